@@ -11,7 +11,7 @@
 //! Locks: `one` (held across a purge, never by a thread that holds a latch) before everything else; `queue` before
 //! those of the slots and of the running transactions.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, time::Instant};
 
 use super::purge;
 use crate::undo::slots::{Clearance, Drained, RetainedLog};
@@ -20,6 +20,7 @@ use crate::{
     sync::{
         Condvar, Mutex,
         atomic::{AtomicU64, Ordering},
+        deadline,
     },
     txn::TxnEngine,
     types::Result,
@@ -223,19 +224,27 @@ impl TxnEngine {
         self.purge.queue.lock().logs.pop_front()
     }
 
-    /// Refuses a write that there is no space for, even after a purge; see [`crate::flush::Flusher::admit`].
+    /// Refuses a write that there is no space for, even after a purge; see [`crate::flush::Flusher::admit`]. It waits
+    /// for that as long as for a lock: other transactions may delete faster than the thread purges.
     pub(crate) fn admit(&self, is_delete: bool) -> Result<()> {
-        self.flusher.admit(is_delete, || self.wait_for_purge())
+        self.flusher.admit(is_delete, || self.wait_for_purge_until(Some(deadline(self.options.lock_timeout))))
     }
 
     /// Returns once every transaction that is committed by now, and that no view needs, is purged.
     pub(crate) fn wait_for_purge(&self) -> Result<()> {
+        self.wait_for_purge_until(None)
+    }
+
+    fn wait_for_purge_until(&self, deadline: Option<Instant>) -> Result<()> {
         if !self.flusher.has_threads() {
             return self.purge_waiting();
         }
         let mut queue = self.purge.queue.lock();
         while !queue.logs.is_empty() || queue.is_working || self.history_is_due() {
             self.poison.check()?;
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                break;
+            }
             self.purge.work.notify_one();
             self.purge.idle.wait_for(&mut queue, INTERVAL);
         }
