@@ -341,7 +341,7 @@ fn who_waits_for_a_check_keeps_nobody_waiting() {
         let went_on = is_done.recv_timeout(Duration::from_secs(20));
         let have_waited = waiting.iter().all(|change| !change.is_finished());
         goes_on.send(()).unwrap();
-        went_on.expect("somebody waits for who waits");
+        went_on.expect("an operation waits for one that waits for the check");
         assert!(have_waited, "this test tests nothing");
     });
     assert_eq!(fs.getattr(a).unwrap().size, 8704);
@@ -383,7 +383,7 @@ fn a_check_keeps_no_times_from_being_stored() {
         });
         let went_on = is_done.recv_timeout(Duration::from_secs(20));
         goes_on.send(()).unwrap();
-        went_on.expect("who writes within lengths waits for a check");
+        went_on.expect("a write that does not extend a file waits for a check");
         let report = check.join().unwrap();
         assert!(report.is_clean(), "{:#?}", report.findings);
     });
