@@ -33,8 +33,8 @@ posix_fadvise = 1
 copy_file_range = 3
 TOML
 config=${TMPDIR:-/tmp}/fsx-$$.toml
-for cache in "" --cache; do
-    start 256M --threads 4 $cache
+for cache in --cache=none --cache=auto; do
+    start 256M --threads 4 "$cache"
     for seed in "${seeds[@]}"; do
         for ((done = 0; done < operations; done += slice)); do
             fsx -f "$config" -S "$((seed + done))" -N "$slice" "$mnt/fsx" >"$WORK/fsx.log" 2>&1 || {

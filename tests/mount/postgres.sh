@@ -9,7 +9,7 @@ need_fuse
 for bin in /usr/lib/postgresql/*/bin; do PATH=$bin:$PATH; done
 need initdb pg_ctl pgbench psql pg_amcheck
 build
-start 2G --threads 16 --cache
+start 2G --threads 16
 rounds=${ROUNDS:-1}
 
 data=$mnt/data
@@ -116,9 +116,9 @@ for round in $(seq "$((rounds * 3))"); do
     cat "$WORK"/acks-* >>"$WORK/acks"
     rm "$WORK"/acks-*
     if [ "$full_pages" = on ]; then
-        remount_with=(--threads 16) full_pages=off
+        remount_with=(--threads 16 --cache=none) full_pages=off
     else
-        remount_with=(--threads 16 --cache) full_pages=on
+        remount_with=(--threads 16) full_pages=on
     fi
     mount_store
     start_postgres

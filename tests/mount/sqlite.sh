@@ -157,7 +157,7 @@ for round in $(seq "$((rounds * 3))"); do
     if grep -h AssertionError "$WORK"/client?.log; then fail "$what: a transaction saw half of another"; fi
     if [ "$victim" = clients ]; then umount_store; else umount -l "$mnt"; fi
     "$LACUNA" check "$store" >/dev/null || fail "$what: the store is not sound"
-    if [ "${#remount_with[@]}" = 2 ]; then remount_with+=(--cache); else remount_with=(--threads 16); fi
+    if [ "${#remount_with[@]}" = 2 ]; then remount_with+=(--cache=none); else remount_with=(--threads 16); fi
     mount_store
     last=$(client prove "$database" "$WORK/acks") || fail "$what"
     acknowledged=$(wc -l <"$WORK/acks")

@@ -2,7 +2,7 @@
 //!
 //! Three parts, each knowing nothing of those named before it:
 //!
-//! layers: complaints, innodb < counters < service < transport < fuzz
+//! layers: complaints, innodb, open_files < counters < service < transport < fuzz
 //!
 //! - [`transport`] carries the kernel's requests and our answers. It is behind a trait, because there is
 //!   more than one way to talk to the kernel.
@@ -12,11 +12,10 @@
 //!
 //! # Data and caches
 //!
-//! Files are opened for direct I/O whether a program asks for it or not: written data has reached the store when
-//! `write` returns, one request of up to 1 MiB is one atomic batch, and parallel writes to one file go in parallel. The
-//! kernel keeps no pages, except those that are mapped into memory. With [`ServiceOptions::cache`] files that are
-//! opened without `O_DIRECT` live in the page cache, written through; programs that rely on the kernel's cache
-//! (PostgreSQL, compilers) need that.
+//! What is opened without `O_DIRECT` lives in the kernel's page cache, written through: written data has reached the
+//! store when `write` returns. With `O_DIRECT` one request of up to 1 MiB is one atomic batch, and parallel writes to
+//! one file go in parallel; the kernel keeps no pages then, except those that are mapped into memory. Without
+//! [`ServiceOptions::cache`] all files are open that way.
 //!
 //! Names and attributes are cached for a day: a store has one owner, so nothing changes without the kernel's knowledge.
 
@@ -26,10 +25,12 @@ mod counters;
 #[doc(hidden)]
 pub mod fuzz;
 pub mod innodb;
+mod open_files;
 mod service;
 pub mod transport;
 
 pub use counters::{Counters, CountersSnapshot};
+pub use open_files::Opening;
 pub use service::{Errno, Found, NamedAttr, Service, ServiceOptions, WriteRequest};
 pub use transport::{
     MountOptions, Session, Transport, Unmounter, fuser::FuserTransport, uring::UringTransport,

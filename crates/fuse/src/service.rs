@@ -1,27 +1,24 @@
 //! Answers to the kernel's requests, over any transport.
 //!
-//! It owns the set of files that answered the DirectFS ioctl, counters, and the transport's name; the file system owns
+//! It owns what it knows of open files (`open_files.rs`), counters, and the transport's name; the file system owns
 //! everything else.
 //!
 //! **Invariants.**
-//! 1. A number is in the set only while the file for which the ioctl was answered has it: a new file with a reused
-//!    number starts outside. A removed file leaves the set when it is closed or forgotten by the kernel, whichever
-//!    comes last.
-//! 2. A trim is inferred only for files in the set, and only where the kernel holds no pages of the file
-//!    that it would not see change.
-//! 3. Each answer that names an inode to the kernel counts as a look-up of it, and the kernel forgets as many: an inode
+//! 1. A trim is inferred only for files for which the DirectFS ioctl was answered, and only where the kernel holds no
+//!    pages of the file that it would not see change.
+//! 2. Each answer that names an inode to the kernel counts as a look-up of it, and the kernel forgets as many: an inode
 //!    that it knows stays, with or without a name, as if it were open. It may be about to be opened, a process's
 //!    working directory, or held by a handle of `O_PATH`, and Linux requires that all of these stay usable. Not counted
 //!    are `.` and `..` in a listing, which the kernel does not count either, and damaged inodes, of which only a name
 //!    is known.
-//! 4. The kernel forgets a removed inode after it has answered the removal. So a request that finds no space waits a
+//! 3. The kernel forgets a removed inode after it has answered the removal. So a request that finds no space waits a
 //!    moment for recently removed inodes to be freed, then tries once more.
 //!
-//! **Locks.** The set's, held for a look-up or a change, and that of the complaints. Neither is held across a call of
-//! the file system or together with the other.
+//! **Locks.** Those of the open files and of the complaints. Neither is held across a call of the file system or
+//! together with the other.
 
 use std::{
-    collections::HashSet,
+    ops::Range,
     sync::{Arc, OnceLock},
     time::{Duration, Instant},
 };
@@ -29,13 +26,19 @@ use std::{
 use lacuna_nvmfs::{
     Ino, Nvmfs, Refusal, Timestamp,
     posix::{
-        Allocate, Attr, Caller, DirEntry, FileKind, Posix, Rename, SetAttr, StatFs, WriteOptions, XattrMode,
+        AccessTimes, Allocate, Attr, Caller, DirEntry, FileKind, Posix, Rename, SetAttr, StatFs,
+        WriteOptions, XattrMode,
     },
 };
-use parking_lot::{Mutex, RwLock};
-use rustix::io::Errno as Os;
+use parking_lot::Mutex;
+use rustix::{fs::OFlags, io::Errno as Os};
 
-use crate::{complaints::Complaints, counters::Counters, innodb};
+use crate::{
+    complaints::Complaints,
+    counters::Counters,
+    innodb,
+    open_files::{OpenFiles, Opening},
+};
 
 /// The ioctl that requests atomic writes from Fusion-io's DirectFS: `_IOW(0x95, 2, uint)`. Stock MariaDB and MySQL send
 /// it for every data file and turn their doublewrite buffer off where it succeeds.
@@ -54,7 +57,7 @@ const SEEK_HOLE: i32 = 4;
 /// Extended attributes that only privileged programs see.
 const TRUSTED: &[u8] = b"trusted.";
 
-/// How long a request that finds no space waits for removed inodes to be forgotten (invariant 4). The kernel has queued
+/// How long a request that finds no space waits for removed inodes to be forgotten (invariant 3). The kernel has queued
 /// the forgets by then.
 const FORGET_WAIT: Duration = Duration::from_millis(200);
 
@@ -78,7 +81,8 @@ type Result<T> = std::result::Result<T, Errno>;
 pub struct ServiceOptions {
     /// `st_blksize` of every file in bytes.
     pub block_bytes: u32,
-    /// Let the kernel cache files that are opened without `O_DIRECT`.
+    /// The kernel caches files that are opened without `O_DIRECT`, as it does for other file systems. Otherwise each
+    /// read and write is a request, whoever makes it.
     pub cache: bool,
     /// Infer trims behind InnoDB pages that shrank.
     pub infer_trim: bool,
@@ -86,7 +90,7 @@ pub struct ServiceOptions {
 
 impl Default for ServiceOptions {
     fn default() -> ServiceOptions {
-        ServiceOptions { block_bytes: 65536, cache: false, infer_trim: true }
+        ServiceOptions { block_bytes: 65536, cache: true, infer_trim: true }
     }
 }
 
@@ -99,8 +103,10 @@ pub struct WriteRequest<'a> {
     pub data: &'a [u8],
     /// Flags of `open` that are in force for this write.
     pub open_flags: i32,
-    /// Remove set-user-id and set-group-id.
-    pub kill_privileges: bool,
+    /// Remove set-user-id and set-group-id, on behalf of this caller.
+    pub kill_privileges: Option<Caller>,
+    /// It comes through a direct [`Opening`].
+    pub is_direct: bool,
     /// It comes from the kernel's page cache, or from a mapping.
     pub from_cache: bool,
 }
@@ -132,7 +138,7 @@ pub struct Service {
     posix: Posix,
     options: ServiceOptions,
     counters: Counters,
-    atomic_files: RwLock<HashSet<Ino>>,
+    open_files: OpenFiles,
     transport: OnceLock<&'static str>,
     complaints: Mutex<Complaints>,
 }
@@ -147,9 +153,9 @@ impl Service {
     /// Serves `fs`.
     pub fn new(fs: Arc<Nvmfs>, options: ServiceOptions) -> Service {
         let posix = fs.posix().counting_lookups();
-        let (atomic_files, counters) = (RwLock::default(), Counters::default());
+        let (open_files, counters) = (OpenFiles::default(), Counters::default());
         let (transport, complaints) = (OnceLock::new(), Mutex::default());
-        Service { fs, posix, options, counters, atomic_files, transport, complaints }
+        Service { fs, posix, options, counters, open_files, transport, complaints }
     }
 
     /// The file system served.
@@ -188,7 +194,7 @@ impl Service {
         let _ = self.checked("forget", FUSE_ROOT, freed);
     }
 
-    /// By invariant 4.
+    /// By invariant 3.
     fn with_room<T>(&self, change: impl Fn() -> lacuna_nvmfs::Result<T>) -> lacuna_nvmfs::Result<T> {
         match change() {
             Err(error) if is_full(&error) && self.posix.wait_for_forgotten(FORGET_WAIT) => change(),
@@ -225,9 +231,19 @@ impl Service {
 /// Names.
 impl Service {
     /// Looks up `name` in a directory. A damaged file is found too: the kernel looks a name up before it removes it.
+    ///
+    /// The name `.` is that of any inode in itself: so the kernel finds an inode again, by the number in a file handle,
+    /// that it has forgotten.
     pub fn lookup(&self, parent: u64, name: &[u8]) -> Result<Found> {
         let directory = Self::ino(parent)?;
-        let looked_up = self.checked("lookup", parent, self.posix.lookup(directory, name));
+        let looked_up = self.checked(
+            "lookup",
+            parent,
+            match name {
+                b"." => self.posix.lookup_number(directory),
+                _ => self.posix.lookup(directory, name),
+            },
+        );
         match looked_up {
             Err(errno) if errno == Os::IO.into() => match self.posix.entry(directory, name) {
                 Ok((_, FileKind::Directory)) | Err(_) => Err(errno),
@@ -243,12 +259,12 @@ impl Service {
         self.checked("stat", number, self.posix.getattr(ino))
     }
 
-    /// The kernel has forgotten `lookups` look-ups of an inode (invariant 3).
+    /// The kernel has forgotten `lookups` look-ups of an inode (invariant 2).
     pub fn forget(&self, number: u64, lookups: u64) {
         let Ok(ino) = Self::ino(number) else { return };
         // The kernel expects no answer, and the next open frees whatever was not freed now.
         let _ = self.checked("forget", number, self.posix.forget(ino, lookups));
-        self.forget_handshake(ino);
+        self.forget_gone(ino);
     }
 
     /// Changes attributes of an inode.
@@ -266,7 +282,7 @@ impl Service {
     pub fn mknod(&self, parent: u64, name: &[u8], mode: u32, rdev: u32, caller: Caller) -> Result<Attr> {
         let parent_ino = Self::ino(parent)?;
         let made = self.with_room(|| self.posix.mknod(parent_ino, name, mode, rdev.into(), caller));
-        self.checked("mknod", parent, made).inspect(|attr| self.drop_handshake(attr.ino))
+        self.checked("mknod", parent, made).inspect(|attr| self.open_files.remove(attr.ino))
     }
 
     /// Makes a directory.
@@ -289,7 +305,7 @@ impl Service {
     pub fn create(&self, parent: u64, name: &[u8], mode: u32, caller: Caller) -> Result<Attr> {
         let parent_ino = Self::ino(parent)?;
         let made = self.with_room(|| self.posix.create(parent_ino, name, mode, caller));
-        self.checked("create", parent, made).inspect(|attr| self.drop_handshake(attr.ino))
+        self.checked("create", parent, made).inspect(|attr| self.open_files.remove(attr.ino))
     }
 
     /// Gives an inode one more name.
@@ -396,16 +412,31 @@ impl Service {
         self.checked("open", number, self.posix.open(Self::ino(number)?))
     }
 
-    /// Whether a file opened with these flags bypasses the kernel's page cache.
-    pub fn is_direct(&self, open_flags: i32) -> bool {
-        !self.options.cache || has(open_flags, rustix::fs::OFlags::DIRECT)
+    /// How a file is open that [`Service::open`] or [`Service::create`] has opened with these flags, until
+    /// [`Service::close`].
+    ///
+    /// A read that the kernel's cache answers does not reach us. So the kernel drops the file's pages when somebody
+    /// opens it for reading only whose read is going to update the time of access, which then is known to have
+    /// happened. With `strictatime` there can be no cache.
+    pub fn opening(&self, number: u64, open_flags: i32) -> Opening {
+        let Ok(ino) = Self::ino(number) else { return Opening::Direct };
+        let is_strict = self.posix.access_times() == AccessTimes::Always;
+        let must_be_direct = !self.options.cache || is_strict || has(open_flags, OFlags::DIRECT);
+        let is_reader = !has(open_flags, OFlags::WRONLY) && !has(open_flags, OFlags::RDWR);
+        self.open_files.open(ino, must_be_direct, is_reader && self.posix.is_access_due(ino))
+    }
+
+    /// Ends the opening of a file with this handle.
+    pub fn close(&self, number: u64, handle: u64) -> Result<()> {
+        self.open_files.close(Self::ino(number)?, Opening::is_direct(handle));
+        self.release(number)
     }
 
     /// Ends what [`Service::open`] or [`Service::create`] began.
     pub fn release(&self, number: u64) -> Result<()> {
         let ino = Self::ino(number)?;
         let released = self.posix.release(ino);
-        self.forget_handshake(ino);
+        self.forget_gone(ino);
         self.checked("close", number, released)
     }
 
@@ -424,18 +455,26 @@ impl Service {
         let written = self.with_room(|| self.posix.write(ino, request.offset, request.data, options));
         let bytes = self.checked("write", number, written)?;
         self.counters.write(bytes);
-        if has(request.open_flags, rustix::fs::OFlags::DSYNC) {
-            self.fsync(number, !has(request.open_flags, rustix::fs::OFlags::SYNC))?;
+        if has(request.open_flags, OFlags::DSYNC) {
+            self.fsync(number, !has(request.open_flags, OFlags::SYNC))?;
         }
         Ok(bytes)
     }
 
-    /// By invariant 2; a write from the page cache, or into a file that is in it, does not come from a database.
+    /// The bytes that the kernel must drop from its cache after a write, and before its caller hears of it. A write from
+    /// the page cache is in there already.
+    pub fn made_stale(&self, number: u64, request: &WriteRequest<'_>) -> Option<Range<u64>> {
+        let is_direct = request.is_direct && !request.from_cache;
+        let is_stale = is_direct && Self::ino(number).is_ok_and(|ino| self.open_files.is_cached(ino));
+        is_stale.then(|| request.offset..request.offset + request.data.len() as u64)
+    }
+
+    /// By invariant 1; a write from the page cache, or into a file that is in it, does not come from a database.
     fn implied_trim(&self, ino: Ino, request: &WriteRequest<'_>) -> Option<u64> {
         let applies = self.options.infer_trim
             && !request.from_cache
-            && self.is_direct(request.open_flags)
-            && self.atomic_files.read().contains(&ino);
+            && request.is_direct
+            && self.open_files.takes_trims(ino);
         if !applies {
             return None;
         }
@@ -469,7 +508,8 @@ impl Service {
             _ => return Err(Os::OPNOTSUPP.into()),
         };
         let ino = Self::ino(number)?;
-        let allocated = self.with_room(|| self.posix.fallocate(ino, offset, len, what, caller.uid != 0));
+        let kill = unprivileged(caller);
+        let allocated = self.with_room(|| self.posix.fallocate(ino, offset, len, what, kill));
         self.checked("fallocate", number, allocated)
     }
 
@@ -488,7 +528,8 @@ impl Service {
     /// Copies within the store and returns how much. Treats privileges as [`Service::fallocate`] does.
     pub fn copy_range(&self, from: (u64, u64), to: (u64, u64), len: u64, caller: Caller) -> Result<u64> {
         let (from, to_ino) = ((Self::ino(from.0)?, from.1), Self::ino(to.0)?);
-        let copied = self.with_room(|| self.posix.copy_range(from, (to_ino, to.1), len, caller.uid != 0));
+        let kill = unprivileged(caller);
+        let copied = self.with_room(|| self.posix.copy_range(from, (to_ino, to.1), len, kill));
         self.checked("copy", to.0, copied)
     }
 
@@ -497,24 +538,16 @@ impl Service {
         if command != DFS_IOCTL_ATOMIC_WRITE_SET {
             return Err(Os::NOTTY.into());
         }
-        if self.atomic_files.write().insert(Self::ino(number)?) {
+        if self.open_files.ask(Self::ino(number)?) {
             self.counters.atomic_handshake();
         }
         Ok(())
     }
 
-    /// Invariant 1: for a new file the ioctl was not answered.
-    fn drop_handshake(&self, ino: Ino) {
-        if self.atomic_files.read().contains(&ino) {
-            self.atomic_files.write().remove(&ino);
-        }
-    }
-
-    /// Invariant 1: no program writes to a file that is gone.
-    fn forget_handshake(&self, ino: Ino) {
-        let was_asked_about = self.atomic_files.read().contains(&ino);
-        if was_asked_about && self.posix.getattr(ino).is_err_and(|error| is_stale(&error)) {
-            self.atomic_files.write().remove(&ino);
+    /// No program reads or writes a file that is gone.
+    fn forget_gone(&self, ino: Ino) {
+        if self.open_files.knows(ino) && self.posix.getattr(ino).is_err_and(|error| is_stale(&error)) {
+            self.open_files.remove(ino);
         }
     }
 }
@@ -598,8 +631,13 @@ fn tell_left_out(errors: u64) {
     }
 }
 
-fn has(open_flags: i32, flag: rustix::fs::OFlags) -> bool {
-    rustix::fs::OFlags::from_bits_retain(open_flags as u32).contains(flag)
+/// The caller of a request that removes privileges, unless it is root's.
+fn unprivileged(caller: Caller) -> Option<Caller> {
+    (caller.uid != 0).then_some(caller)
+}
+
+fn has(open_flags: i32, flag: OFlags) -> bool {
+    OFlags::from_bits_retain(open_flags as u32).contains(flag)
 }
 
 #[cfg(test)]
@@ -624,11 +662,11 @@ mod tests {
         // Numbers are reused after 2^28 others: the next ones stand for reused ones.
         let first = service.create(FUSE_ROOT, b"first", MODE, Caller::default()).expect("creates");
         let next = |at: u64| Ino::new(first.ino.number() + at).expect("a number");
-        service.atomic_files.write().extend([next(1), next(2)]);
+        assert!([1, 2].into_iter().all(|at| service.open_files.ask(next(at))));
         let second = service.create(FUSE_ROOT, b"second", MODE, Caller::default()).expect("creates");
         let third = service.mknod(FUSE_ROOT, b"third", MODE, 0, Caller::default()).expect("creates");
         assert_eq!((second.ino, third.ino), (next(1), next(2)), "this test tests nothing");
-        assert!(service.atomic_files.read().is_empty());
+        assert!(![1, 2].iter().any(|at| service.open_files.knows(next(*at))));
     }
 
     #[test]
@@ -640,7 +678,8 @@ mod tests {
             service.ioctl(made.ino.number(), DFS_IOCTL_ATOMIC_WRITE_SET).expect("answers");
             made.ino.number()
         });
-        let asked = || service.atomic_files.read().len();
+        let inos = numbers.map(|number| Ino::new(number).expect("a number"));
+        let asked = || inos.iter().filter(|ino| service.open_files.is_asked_about(**ino)).count();
         service.unlink(FUSE_ROOT, names[1]).expect("removes");
         // The kernel does not say which of the two comes first.
         service.forget(numbers[1], 1);
@@ -650,7 +689,7 @@ mod tests {
         service.unlink(FUSE_ROOT, names[2]).expect("removes");
         numbers.iter().for_each(|number| service.forget(*number, 1));
         // A program that opens a file again need not send the ioctl again.
-        assert!(service.atomic_files.read().iter().eq([&Ino::new(numbers[0]).expect("a number")]));
+        assert!(asked() == 1 && service.open_files.is_asked_about(inos[0]));
     }
 
     #[test]

@@ -30,8 +30,14 @@ fn service() -> Service {
 fn use_file(service: &Service, number: u64) {
     service.getattr(number).expect("is told of");
     service.open(number).expect("opens");
-    let data =
-        WriteRequest { offset: 0, data: &[1; 700], open_flags: 0, kill_privileges: false, from_cache: false };
+    let data = WriteRequest {
+        offset: 0,
+        data: &[1; 700],
+        open_flags: 0,
+        kill_privileges: None,
+        is_direct: true,
+        from_cache: false,
+    };
     assert_eq!(service.write(number, data), Ok(700));
     assert_eq!(service.read(number, 0, &mut [0; 700]), Ok(700));
     service.release(number).expect("closes");

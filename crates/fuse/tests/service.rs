@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use lacuna_device::{BlockDevice, MemDevice};
 use lacuna_ftl::{Lba, Op, Stream};
-use lacuna_fuse::{Errno, NamedAttr, Service, ServiceOptions, WriteRequest, innodb::NoTrim};
+use lacuna_fuse::{Errno, NamedAttr, Opening, Service, ServiceOptions, WriteRequest, innodb::NoTrim};
 use lacuna_nvmfs::{
     CheckDepth, FormatOptions, Ino, Nvmfs, Options,
     posix::{Caller, FileKind, Rename, XattrMode},
@@ -29,7 +29,7 @@ fn create(service: &Service, name: &str) -> u64 {
 
 fn direct(offset: u64, data: &[u8]) -> WriteRequest<'_> {
     let open_flags = OFlags::DIRECT.bits() as i32;
-    WriteRequest { offset, data, open_flags, kill_privileges: false, from_cache: false }
+    WriteRequest { offset, data, open_flags, kill_privileges: None, is_direct: true, from_cache: false }
 }
 
 /// A page-compressed page number 1 with `units` times 256 bytes.
@@ -84,18 +84,21 @@ fn a_page_that_shrinks_gives_room_back_once_the_file_was_asked_about() {
 fn trims_are_inferred_for_nobody_else() {
     // Switched off; cached by the kernel; from a mapping.
     let off = service(ServiceOptions { infer_trim: false, ..ServiceOptions::default() });
-    let cached = service(ServiceOptions { cache: true, ..ServiceOptions::default() });
+    let cached = service(ServiceOptions::default());
+    let direct_only = service(ServiceOptions { cache: false, ..ServiceOptions::default() });
     for (service, open_flags, from_cache, expected) in [
         (&off, OFlags::DIRECT, false, 0),
         (&cached, OFlags::empty(), false, 0),
         (&cached, OFlags::DIRECT, true, 0),
         (&cached, OFlags::DIRECT, false, 1),
+        (&direct_only, OFlags::empty(), false, 1),
     ] {
         let file = create(service, &format!("{open_flags:?} {from_cache}"));
         service.ioctl(file, DIRECTFS).expect("answers");
         let data = page(4);
-        let request =
-            WriteRequest { open_flags: open_flags.bits() as i32, from_cache, ..direct(PAGE, &data) };
+        let open_flags = open_flags.bits() as i32;
+        let is_direct = service.opening(file, open_flags) == Opening::Direct;
+        let request = WriteRequest { open_flags, is_direct, from_cache, ..direct(PAGE, &data) };
         service.write(file, request).expect("writes");
         assert_eq!(service.counters().snapshot().trims_inferred, expected);
     }

@@ -5,13 +5,15 @@ mod by_inode;
 use std::{os::unix::fs::MetadataExt, sync::Arc};
 
 use by_inode::{
-    KILL, NOBODY, PLAIN, ROOT, SECONDS, assert_clean, at, clock, dir, file, formatted, new, open, refused,
-    times,
+    NOBODY, PLAIN, ROOT, SECONDS, assert_clean, at, clock, dir, file, formatted, new, open, refused, times,
 };
 use lacuna_device::{BlockDevice, MemDevice, StreamHint, Vfs};
 use lacuna_nvmfs::{
-    Error, FormatOptions, Ino, Nvmfs, OpenedVfs, Refusal, VfsOptions, open_vfs,
-    posix::{Allocate, Attr, Caller, FileKind, Rename, Runs, SetAttr, SetTime, WriteOptions, XattrMode},
+    Error, FormatOptions, Ino, Nvmfs, OpenedVfs, Options, Refusal, VfsOptions, open_vfs,
+    posix::{
+        AccessTimes, Allocate, Attr, Caller, FileKind, Rename, Runs, SetAttr, SetTime, WriteOptions,
+        XattrMode,
+    },
 };
 
 #[test]
@@ -222,7 +224,7 @@ fn fallocate_is_a_change() {
     let mut moves = |offset, len, what| {
         now += 1;
         SECONDS.set(now);
-        fs.fallocate(a, offset, len, what, false).unwrap();
+        fs.fallocate(a, offset, len, what, None).unwrap();
         let attr = fs.getattr(a).unwrap();
         assert_eq!(times(&attr), (2000, now, now), "{offset} {len} {what:?}");
         attr.size
@@ -245,6 +247,38 @@ fn fallocate_is_a_change() {
 }
 
 /// A program that has it open sees that it changed.
+#[test]
+fn times_of_access_are_kept_as_asked_for() {
+    for (access_times, nodiratime, expected) in [
+        (AccessTimes::Never, false, [1000; 6]),
+        (AccessTimes::Relative, false, [1001; 6]),
+        (AccessTimes::Relative, true, [1001, 1001, 1001, 1001, 1000, 1000]),
+        (AccessTimes::Always, false, [1001, 1002, 1001, 1002, 1001, 1002]),
+        (AccessTimes::Always, true, [1001, 1002, 1001, 1002, 1000, 1000]),
+    ] {
+        SECONDS.set(1000);
+        let options = Options { clock, access_times, nodiratime, ..Options::default() };
+        let vfs = Nvmfs::open(formatted(64 << 20), options).unwrap();
+        let fs = vfs.posix();
+        let (a, d) = (file(&fs, "a"), dir(&fs, ROOT, "d"));
+        let l = fs.symlink(ROOT, b"l", b"target", Caller::default()).unwrap().ino;
+        fs.write(a, 0, b"data", PLAIN).unwrap();
+        let mut seen = [[0; 2]; 3];
+        for at in 0..2 {
+            SECONDS.set(1001 + at as i64);
+            let is_due = [a, l, d].map(|ino| fs.is_access_due(ino));
+            fs.read(a, 0, &mut [0; 4]).unwrap();
+            fs.readlink(l).unwrap();
+            fs.readdir(d, 0, &mut |_| true).unwrap();
+            for ((ino, seen), is_due) in [a, l, d].into_iter().zip(&mut seen).zip(is_due) {
+                seen[at] = fs.getattr(ino).unwrap().accessed.seconds;
+                assert_eq!(is_due, seen[at] == SECONDS.get(), "{access_times:?} {nodiratime} {at}");
+            }
+        }
+        assert_eq!(seen.as_flattened(), expected, "{access_times:?} {nodiratime}");
+    }
+}
+
 #[test]
 fn to_lose_the_last_name_is_a_change() {
     let vfs = new();
@@ -275,8 +309,17 @@ fn privileges_go_when_others_write() {
     let perm = || fs.getattr(a).unwrap().perm;
     let has_capability = || fs.getxattr(a, b"security.capability").is_ok();
     fs.write(a, 0, &[1; 2048], PLAIN).unwrap();
-    for mode in [0o6755, 0o4644, 0o2644] {
-        let without = if mode & 0o010 != 0 { mode & 0o777 } else { mode & 0o3777 } as u16;
+    // By a member of the group, by others, and by root without the privilege to keep the bits.
+    for (mode, gid, caller, without) in [
+        (0o6755, NOBODY.gid, NOBODY, 0o755),
+        (0o4644, NOBODY.gid, NOBODY, 0o644),
+        (0o2644, NOBODY.gid, NOBODY, 0o2644),
+        (0o6644, 5, NOBODY, 0o644),
+        (0o2654, 5, NOBODY, 0o654),
+        (0o6644, 5, Caller::default(), 0o2644),
+    ] {
+        let kill = WriteOptions { kill_privileges: Some(caller), ..PLAIN };
+        fs.setattr(a, &SetAttr { gid: Some(gid), ..SetAttr::default() }).unwrap();
         set_mode(mode);
         // A mapped page from before.
         fs.write(a, 0, &[1; 512], WriteOptions { from_cache: true, ..PLAIN }).unwrap();
@@ -285,17 +328,17 @@ fn privileges_go_when_others_write() {
         fs.write(a, 0, &[1; 512], PLAIN).unwrap();
         assert_eq!((perm(), has_capability()), (mode as u16, false));
         set_mode(mode);
-        fs.write(a, 0, &[1; 512], KILL).unwrap();
+        fs.write(a, 0, &[1; 512], kill).unwrap();
         assert_eq!((perm(), has_capability()), (without, false));
         set_mode(mode);
-        fs.append(a, b"more", KILL).unwrap();
+        fs.append(a, b"more", kill).unwrap();
         assert_eq!((perm(), has_capability()), (without, false));
         set_mode(mode);
         let cut = SetAttr { size: Some(1000), ..SetAttr::default() };
         fs.setattr(a, &cut).unwrap();
         assert_eq!((perm(), has_capability()), (mode as u16, false));
         set_mode(mode);
-        fs.setattr(a, &SetAttr { kill_privileges: true, ..cut }).unwrap();
+        fs.setattr(a, &SetAttr { kill_privileges: Some(caller), ..cut }).unwrap();
         assert_eq!((perm(), has_capability()), (without, false));
         for (what, len) in [
             (Allocate::Extend, 4096),
@@ -305,23 +348,24 @@ fn privileges_go_when_others_write() {
             (Allocate::ZeroRange { keep_size: true }, 4096),
         ] {
             set_mode(mode);
-            fs.fallocate(a, 0, len, what, false).unwrap();
+            fs.fallocate(a, 0, len, what, None).unwrap();
             assert_eq!((perm(), has_capability()), (mode as u16, false), "{what:?}");
             set_mode(mode);
-            fs.fallocate(a, 0, len, what, true).unwrap();
+            fs.fallocate(a, 0, len, what, Some(caller)).unwrap();
             assert_eq!((perm(), has_capability()), (without, false), "{what:?}");
         }
         for (offset, len) in [(0, 512), (1, 100), (0, 1)] {
             set_mode(mode);
             let to = 100 * offset;
-            assert_eq!(fs.copy_range((b, offset), (a, to), len, false).unwrap(), len);
+            assert_eq!(fs.copy_range((b, offset), (a, to), len, None).unwrap(), len);
             assert_eq!((perm(), has_capability()), (mode as u16, false));
             set_mode(mode);
-            assert_eq!(fs.copy_range((b, offset), (a, to), len, true).unwrap(), len);
+            assert_eq!(fs.copy_range((b, offset), (a, to), len, Some(caller)).unwrap(), len);
             assert_eq!((perm(), has_capability()), (without, false));
         }
         set_mode(mode);
         fs.setattr(a, &SetAttr { gid: Some(7), ..SetAttr::default() }).unwrap();
+        let without = if mode & 0o010 != 0 { mode & 0o777 } else { mode & 0o3777 } as u16;
         assert_eq!((perm(), has_capability()), (without, false));
     }
     // Directories keep theirs, and pass on their group.
@@ -383,7 +427,7 @@ fn large_writes_and_copies_keep_their_bytes_and_holes() {
     assert_eq!((size, fs.getattr(a).unwrap().allocated_bytes), (256 * 16384, 256 * 5120));
     let mut at = 0;
     while at < size {
-        at += fs.copy_range((a, at), (b, at), size - at, false).unwrap();
+        at += fs.copy_range((a, at), (b, at), size - at, None).unwrap();
     }
     assert_eq!((fs.getattr(b).unwrap().size, fs.getattr(b).unwrap().allocated_bytes), (size, 256 * 5120));
     let mut copy = vec![1; size as usize];
@@ -391,7 +435,7 @@ fn large_writes_and_copies_keep_their_bytes_and_holes() {
     let mut original = vec![2; size as usize];
     fs.read(a, 0, &mut original).unwrap();
     assert!(copy == original);
-    refused(fs.copy_range((a, 0), (a, 100), 1000, false), Refusal::Invalid);
+    refused(fs.copy_range((a, 0), (a, 100), 1000, None), Refusal::Invalid);
     assert_clean(&vfs);
 }
 

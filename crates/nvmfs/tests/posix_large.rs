@@ -89,7 +89,7 @@ fn a_file_with_many_holes_goes_at_once() {
         fs.write(file, offset, &piece, WriteOptions::default()).unwrap();
     }
     for hole in 0..holes {
-        fs.fallocate(file, hole * 1024, 512, Allocate::PunchHole, false).unwrap();
+        fs.fallocate(file, hole * 1024, 512, Allocate::PunchHole, None).unwrap();
     }
     let attr = fs.getattr(file).unwrap();
     assert_eq!((attr.size, attr.allocated_bytes), (holes * 1024, holes * 512));

@@ -11,7 +11,7 @@ use std::{
 use lacuna_device::{BlockDevice, Error as DeviceError, MemDevice};
 use lacuna_nvmfs::{
     FormatOptions, Ino, Nvmfs, Options,
-    posix::{Caller, Posix, WriteOptions},
+    posix::{AccessTimes, Caller, Posix, WriteOptions},
 };
 use lacuna_sim::BeforeReads;
 
@@ -40,7 +40,7 @@ fn device(bytes: u64) -> (Arc<dyn BlockDevice>, Arc<AtomicBool>) {
 fn data_are_synced_though_times_cannot_be_stored() {
     let (device, fails) = device(128 << 20);
     Nvmfs::format(Arc::clone(&device), &FormatOptions::default()).unwrap();
-    let mut options = Options { access_times: false, ..Options::default() };
+    let mut options = Options { access_times: AccessTimes::Never, ..Options::default() };
     options.ftl.background = false;
     options.ftl.map_memory = Some(64 << 10);
     let vfs = Nvmfs::open(device, options).unwrap();
@@ -79,7 +79,7 @@ fn data_are_synced_though_times_cannot_be_stored() {
 fn a_sync_covers_what_was_done_to_an_inode_that_could_not_be_read() {
     let (device, fails) = device(64 << 20);
     Nvmfs::format(Arc::clone(&device), &FormatOptions::default()).unwrap();
-    let mut options = Options { access_times: false, inodes_kept: 0, ..Options::default() };
+    let mut options = Options { access_times: AccessTimes::Never, inodes_kept: 0, ..Options::default() };
     options.ftl.background = false;
     let vfs = Nvmfs::open(device, options).unwrap();
     let fs = vfs.posix();
@@ -114,7 +114,7 @@ fn a_file_that_was_made_is_told_of() {
     let device: Arc<dyn BlockDevice> = BeforeReads::new(Arc::new(MemDevice::new(128 << 20)), may_be_read);
     Nvmfs::format(Arc::clone(&device), &FormatOptions::default()).unwrap();
     let open = || {
-        let mut options = Options { access_times: false, ..Options::default() };
+        let mut options = Options { access_times: AccessTimes::Never, ..Options::default() };
         options.ftl.background = false;
         Nvmfs::open(Arc::clone(&device), options).unwrap()
     };

@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-use super::Arguments;
+use super::{Arguments, name_of};
 
 /// The line that the background process writes to standard output when the mount is ready.
 pub(super) const READY: &str = "mounted\n";
@@ -42,11 +42,12 @@ pub(super) fn start(arguments: &Arguments) -> Result<()> {
 /// The arguments again, for the background process.
 fn command_line(arguments: &Arguments) -> Vec<OsString> {
     let mut line: Vec<OsString> = vec!["--background-process".into()];
-    let Arguments { read_only, allow_other, cache, no_infer_trim, fcta, dev, suid, noexec, .. } = *arguments;
+    let Arguments { read_only, allow_other, nodiratime, no_infer_trim, fcta, dev, suid, noexec, .. } =
+        *arguments;
     for (is_set, flag) in [
         (read_only, "--read-only"),
         (allow_other, "--allow-other"),
-        (cache, "--cache"),
+        (nodiratime, "--nodiratime"),
         (no_infer_trim, "--no-infer-trim"),
         (fcta, "--fcta"),
         (dev, "--dev"),
@@ -58,7 +59,9 @@ fn command_line(arguments: &Arguments) -> Vec<OsString> {
         }
     }
     line.push(format!("--threads={}", arguments.threads).into());
-    line.push(format!("--transport={}", arguments.transport.name()).into());
+    line.push(format!("--transport={}", name_of(arguments.transport)).into());
+    line.push(format!("--cache={}", name_of(arguments.cache)).into());
+    line.push(format!("--atime={}", name_of(arguments.atime)).into());
     line.push(format!("--blksize={}", arguments.blksize).into());
     line.push(format!("--footprint={}", arguments.footprint).into());
     line.push("--".into());
@@ -87,7 +90,9 @@ mod tests {
                 "lacuna",
                 "--read-only",
                 "--allow-other",
-                "--cache",
+                "--cache=none",
+                "--atime=strictatime",
+                "--nodiratime",
                 "--no-infer-trim",
                 "--fcta",
                 "--dev",

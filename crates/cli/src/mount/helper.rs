@@ -11,7 +11,7 @@ use std::ffi::{OsStr, OsString};
 const HELPERS: [&str; 2] = ["mount.lacuna", "mount.fuse.lacuna"];
 
 /// Options of fstab that concern mount(8) or systemd, or have no effect.
-const IGNORED: [&str; 21] = [
+const IGNORED: [&str; 16] = [
     "defaults",
     "auto",
     "noauto",
@@ -25,12 +25,7 @@ const IGNORED: [&str; 21] = [
     "exec",
     "nodev",
     "nosuid",
-    "atime",
-    "noatime",
-    "relatime",
     "norelatime",
-    "strictatime",
-    "nodiratime",
     "async",
     "default_permissions",
 ];
@@ -39,9 +34,14 @@ const IGNORED: [&str; 21] = [
 const TOLD_BY_KERNEL: [&str; 4] = ["user_id", "group_id", "rootmode", "max_read"];
 
 /// Options with the command line's flag for each.
-const FLAGS: [(&str, &str); 8] = [
+const FLAGS: [(&str, &str); 13] = [
     ("allow_other", "--allow-other"),
-    ("cache", "--cache"),
+    ("cache", "--cache=auto"),
+    ("atime", "--atime=relatime"),
+    ("relatime", "--atime=relatime"),
+    ("noatime", "--atime=noatime"),
+    ("strictatime", "--atime=strictatime"),
+    ("nodiratime", "--nodiratime"),
     ("no_infer_trim", "--no-infer-trim"),
     ("fcta", "--fcta"),
     ("dev", "--dev"),
@@ -114,7 +114,7 @@ fn flag_of(option: &str) -> Result<Option<String>, String> {
         return Ok(Some((*flag).to_owned()));
     }
     match option.split_once('=') {
-        Some((name @ ("threads" | "transport" | "blksize" | "footprint"), value)) => {
+        Some((name @ ("threads" | "transport" | "blksize" | "footprint" | "cache"), value)) => {
             return Ok(Some(format!("--{name}={value}")));
         }
         Some((name, _)) if name.starts_with("x-") || name == "comment" => return Ok(None),
@@ -143,9 +143,11 @@ mod tests {
             ("/s /d", true, Ok("lacuna mount --allow-other -- /s /d")),
             ("/s /d", false, Ok("lacuna mount -- /s /d")),
             (
-                "/s /d -n -t lacuna -o rw,noatime,threads=4,transport=fuser,x-systemd.before=mariadb.service,fcta",
+                "/s /d -n -t lacuna -o rw,noatime,cache=none,threads=4,transport=fuser,x-systemd.before=mariadb.service,fcta",
                 true,
-                Ok("lacuna mount --threads=4 --transport=fuser --fcta --allow-other -- /s /d"),
+                Ok(
+                    "lacuna mount --atime=noatime --cache=none --threads=4 --transport=fuser --fcta --allow-other -- /s /d",
+                ),
             ),
             ("-o ro,private /s /d", true, Ok("lacuna mount --read-only -- /s /d")),
             ("/s /d -o allow_other", false, Ok("lacuna mount --allow-other -- /s /d")),

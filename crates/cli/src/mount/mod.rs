@@ -37,11 +37,29 @@ enum Carrier {
     Uring,
 }
 
-impl Carrier {
-    /// Its name on the command line.
-    fn name(self) -> String {
-        self.to_possible_value().expect("none is hidden").get_name().to_owned()
-    }
+/// A value's name on the command line.
+fn name_of(value: impl ValueEnum) -> String {
+    value.to_possible_value().expect("none is hidden").get_name().to_owned()
+}
+
+/// What the kernel's page cache keeps of files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Cache {
+    /// Files that are opened without O_DIRECT, as on other file systems
+    Auto,
+    /// Nothing: each read and write is a request, and each write is atomic
+    None,
+}
+
+/// When reads update times of last access, in the words of mount(8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Atime {
+    /// The first time after a change, and then once a day
+    Relatime,
+    /// Never
+    Noatime,
+    /// Each time; files are then read as with --cache=none
+    Strictatime,
 }
 
 /// Mount a store as a file system
@@ -69,9 +87,18 @@ pub(crate) struct Arguments {
     /// Block size reported to programs; MariaDB takes anything above 4096 for 512
     #[arg(long, default_value_t = 65536, value_parser = block_size)]
     blksize: u32,
-    /// Keep files that are opened without O_DIRECT in the kernel's page cache
-    #[arg(long)]
-    cache: bool,
+    /// What the kernel's page cache keeps
+    #[arg(
+        long, value_enum, default_value_t = Cache::Auto,
+        num_args = 0..=1, require_equals = true, default_missing_value = "auto", overrides_with = "cache"
+    )]
+    cache: Cache,
+    /// When reads update times of last access
+    #[arg(long, value_enum, default_value_t = Atime::Relatime, overrides_with = "atime")]
+    atime: Atime,
+    /// Listing a directory never updates its time of last access
+    #[arg(long, overrides_with = "nodiratime")]
+    nodiratime: bool,
     /// Do not trim behind InnoDB pages that shrank
     #[arg(long)]
     no_infer_trim: bool,

@@ -23,14 +23,14 @@ use lacuna_device as device;
 use lacuna_fuse::{
     FuserTransport, MountOptions, Service, ServiceOptions, Session, Transport, Unmounter, UringTransport,
 };
-use lacuna_nvmfs::{Error, Nvmfs, OpenedVfs, VfsOptions, open_vfs};
+use lacuna_nvmfs::{Error, Nvmfs, OpenedVfs, VfsOptions, open_vfs, posix::AccessTimes};
 use rustix::io::Errno as Os;
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
     iterator::Signals,
 };
 
-use super::{Arguments, Carrier, daemon, flusher::Flusher, journal};
+use super::{Arguments, Atime, Cache, Carrier, daemon, flusher::Flusher, journal};
 use crate::{control, live};
 
 /// MariaDB looks for this before it asks files whether they write atomically. Any node will do.
@@ -117,6 +117,12 @@ fn detach_dead(dir: &Path, store: &Path) {
 fn open(arguments: &Arguments) -> Result<Arc<Nvmfs>> {
     let mut options = VfsOptions { read_only: arguments.read_only, ..VfsOptions::default() };
     options.options.ftl.footprint = arguments.footprint;
+    options.options.nodiratime = arguments.nodiratime;
+    options.options.access_times = match arguments.atime {
+        Atime::Relatime => AccessTimes::Relative,
+        Atime::Noatime => AccessTimes::Never,
+        Atime::Strictatime => AccessTimes::Always,
+    };
     let deadline = Instant::now() + CLOSE_TIMEOUT;
     loop {
         match open_vfs(&arguments.store, &options) {
@@ -141,7 +147,7 @@ fn is_closing(store: &Path) -> Result<bool> {
 fn service_options(arguments: &Arguments) -> ServiceOptions {
     ServiceOptions {
         block_bytes: arguments.blksize,
-        cache: arguments.cache,
+        cache: arguments.cache == Cache::Auto,
         infer_trim: !arguments.no_infer_trim,
     }
 }

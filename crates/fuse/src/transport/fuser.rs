@@ -6,7 +6,7 @@ use std::{
     io,
     os::unix::ffi::OsStrExt,
     path::Path,
-    sync::Arc,
+    sync::{Arc, OnceLock},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
@@ -24,18 +24,18 @@ use lacuna_nvmfs::{
 
 use super::{
     BACKGROUND_MAX, COPY_BYTES_MAX, MountOptions, REQUEST_BYTES_MAX, STATFS_BLOCK_BYTES, Session, Transport,
-    Unmounter, ttl, ttl_of_found,
+    Unmounter, invalidator::Invalidator, ttl, ttl_of_found,
 };
 use crate::{
-    NamedAttr, Service,
+    NamedAttr, Opening, Service,
     service::{Errno, WriteRequest},
 };
 
-/// No request needs a handle: a file's number is enough.
+/// A directory's number is enough.
 const NO_HANDLE: FileHandle = FileHandle(0);
 
 /// Capabilities to request from the kernel, where it offers them.
-const CAPABILITIES: [InitFlags; 9] = [
+const CAPABILITIES: [InitFlags; 10] = [
     InitFlags::FUSE_ASYNC_READ,
     InitFlags::FUSE_ASYNC_DIO,
     InitFlags::FUSE_PARALLEL_DIROPS,
@@ -48,6 +48,8 @@ const CAPABILITIES: [InitFlags; 9] = [
     InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
     // An abort is distinguished from an unmount.
     InitFlags::FUSE_ABORT_ERROR,
+    // File handles outlive the kernel's caches, for open_by_handle_at and NFS.
+    InitFlags::FUSE_EXPORT_SUPPORT,
 ];
 
 /// See the module.
@@ -70,7 +72,14 @@ impl Transport for FuserTransport {
         config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
         config.n_threads = Some(options.threads);
         config.clone_fd = true;
-        let session = fuser::Session::new(Adapter(Arc::clone(&service)), dir, &config)?;
+        let invalidator = Arc::new(OnceLock::new());
+        let adapter = Adapter { service: Arc::clone(&service), invalidator: Arc::clone(&invalidator) };
+        let session = fuser::Session::new(adapter, dir, &config)?;
+        let notifier = session.notifier();
+        let started = Invalidator::start(move |number, bytes| {
+            notifier.inval_inode(INodeNo(number), bytes.start as i64, (bytes.end - bytes.start) as i64)
+        })?;
+        assert!(invalidator.set(started).is_ok(), "a session is made once");
         service.carried_by(self.name());
         Ok(Box::new(FuserSession { session, service }))
     }
@@ -109,7 +118,11 @@ impl Session for FuserSession {
 }
 
 /// Turns calls of fuser into calls of the service.
-struct Adapter(Arc<Service>);
+struct Adapter {
+    service: Arc<Service>,
+    /// Set before the first request is served.
+    invalidator: Arc<OnceLock<Invalidator>>,
+}
 
 thread_local! {
     /// The buffer that a thread reads into.
@@ -133,7 +146,7 @@ impl Adapter {
             gid: attr.gid,
             // The kernel's 32 bits, as it gave them.
             rdev: attr.rdev as u32,
-            blksize: self.0.options().block_bytes,
+            blksize: self.service.options().block_bytes,
             flags: 0,
         }
     }
@@ -144,14 +157,16 @@ impl Adapter {
             Err(errno) => reply.error(errno.into()),
         }
     }
+}
 
-    fn open_flags(&self, open_flags: i32) -> FopenFlags {
-        if self.0.is_direct(open_flags) {
-            FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES
-        } else {
-            FopenFlags::FOPEN_KEEP_CACHE
-        }
-    }
+/// A file's opening as the kernel takes it.
+fn opened(opening: Opening) -> (FileHandle, FopenFlags) {
+    let flags = match opening {
+        Opening::Direct => FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES,
+        Opening::Cached => FopenFlags::FOPEN_KEEP_CACHE,
+        Opening::CachedAnew => FopenFlags::empty(),
+    };
+    (FileHandle(opening.handle()), flags)
 }
 
 impl Filesystem for Adapter {
@@ -168,18 +183,18 @@ impl Filesystem for Adapter {
     }
 
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        match self.0.lookup(parent.0, name.as_bytes()) {
+        match self.service.lookup(parent.0, name.as_bytes()) {
             Ok(found) => reply.entry(&ttl_of_found(&found), &self.attr(&found.attr), generation(&found.attr)),
             Err(errno) => reply.error(errno.into()),
         }
     }
 
     fn forget(&self, _: &Request, ino: INodeNo, lookups: u64) {
-        self.0.forget(ino.0, lookups);
+        self.service.forget(ino.0, lookups);
     }
 
     fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        self.attributes(self.0.getattr(ino.0), reply);
+        self.attributes(self.service.getattr(ino.0), reply);
     }
 
     fn setattr(
@@ -209,13 +224,13 @@ impl Filesystem for Adapter {
             modified: mtime.map(set_time),
             changed: ctime.map(timestamp),
             // fuser does not pass FATTR_KILL_SUIDGID on; the kernel sets it for all but CAP_FSETID.
-            kill_privileges: size.is_some() && request.uid() != 0,
+            kill_privileges: (size.is_some() && request.uid() != 0).then(|| caller(request)),
         };
-        self.attributes(self.0.setattr(ino.0, &changes), reply);
+        self.attributes(self.service.setattr(ino.0, &changes), reply);
     }
 
     fn readlink(&self, _: &Request, ino: INodeNo, reply: ReplyData) {
-        match self.0.readlink(ino.0) {
+        match self.service.readlink(ino.0) {
             Ok(target) => reply.data(&target),
             Err(errno) => reply.error(errno.into()),
         }
@@ -231,24 +246,24 @@ impl Filesystem for Adapter {
         rdev: u32,
         reply: ReplyEntry,
     ) {
-        self.entry(self.0.mknod(parent.0, name.as_bytes(), mode, rdev, caller(request)), reply);
+        self.entry(self.service.mknod(parent.0, name.as_bytes(), mode, rdev, caller(request)), reply);
     }
 
     fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _: u32, reply: ReplyEntry) {
-        self.entry(self.0.mkdir(parent.0, name.as_bytes(), mode, caller(request)), reply);
+        self.entry(self.service.mkdir(parent.0, name.as_bytes(), mode, caller(request)), reply);
     }
 
     fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        empty(self.0.unlink(parent.0, name.as_bytes()), reply);
+        empty(self.service.unlink(parent.0, name.as_bytes()), reply);
     }
 
     fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        empty(self.0.rmdir(parent.0, name.as_bytes()), reply);
+        empty(self.service.rmdir(parent.0, name.as_bytes()), reply);
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
         let target = target.as_os_str().as_bytes();
-        self.entry(self.0.symlink(parent.0, name.as_bytes(), target, caller(request)), reply);
+        self.entry(self.service.symlink(parent.0, name.as_bytes(), target, caller(request)), reply);
     }
 
     fn rename(
@@ -271,16 +286,19 @@ impl Filesystem for Adapter {
             return reply.error(fuser::Errno::EINVAL);
         };
         let (from, to) = ((parent.0, name.as_bytes()), (new_parent.0, new_name.as_bytes()));
-        empty(self.0.rename(from, to, mode), reply);
+        empty(self.service.rename(from, to, mode), reply);
     }
 
     fn link(&self, _: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        self.entry(self.0.link(ino.0, parent.0, name.as_bytes()), reply);
+        self.entry(self.service.link(ino.0, parent.0, name.as_bytes()), reply);
     }
 
     fn open(&self, _: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        match self.0.open(ino.0) {
-            Ok(()) => reply.opened(NO_HANDLE, self.open_flags(flags.0)),
+        match self.service.open(ino.0) {
+            Ok(()) => {
+                let (handle, flags) = opened(self.service.opening(ino.0, flags.0));
+                reply.opened(handle, flags);
+            }
             Err(errno) => reply.error(errno.into()),
         }
     }
@@ -295,10 +313,10 @@ impl Filesystem for Adapter {
         flags: i32,
         reply: ReplyCreate,
     ) {
-        match self.0.create(parent.0, name.as_bytes(), mode, caller(request)) {
+        match self.service.create(parent.0, name.as_bytes(), mode, caller(request)) {
             Ok(attr) => {
-                let flags = self.open_flags(flags);
-                reply.created(&ttl(&attr), &self.attr(&attr), generation(&attr), NO_HANDLE, flags);
+                let (handle, flags) = opened(self.service.opening(Service::number(attr.ino), flags));
+                reply.created(&ttl(&attr), &self.attr(&attr), generation(&attr), handle, flags);
             }
             Err(errno) => reply.error(errno.into()),
         }
@@ -320,7 +338,7 @@ impl Filesystem for Adapter {
                 buffer.resize(size as usize, 0);
             }
             let buffer = &mut buffer[..size as usize];
-            match self.0.read(ino.0, offset, buffer) {
+            match self.service.read(ino.0, offset, buffer) {
                 Ok(bytes) => reply.data(&buffer[..bytes]),
                 Err(errno) => reply.error(errno.into()),
             }
@@ -329,9 +347,9 @@ impl Filesystem for Adapter {
 
     fn write(
         &self,
-        _: &Request,
+        request: &Request,
         ino: INodeNo,
-        _: FileHandle,
+        handle: FileHandle,
         offset: u64,
         data: &[u8],
         write_flags: WriteFlags,
@@ -339,16 +357,23 @@ impl Filesystem for Adapter {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
+        let kills = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
         let request = WriteRequest {
             offset,
             data,
             open_flags: flags.0,
-            kill_privileges: write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID),
+            kill_privileges: kills.then(|| caller(request)),
+            is_direct: Opening::is_direct(handle.0),
             from_cache: write_flags.contains(WriteFlags::FUSE_WRITE_CACHE),
         };
-        match self.0.write(ino.0, request) {
+        let written = self.service.write(ino.0, request);
+        let answer = move || match written {
             Ok(bytes) => reply.written(bytes as u32),
             Err(errno) => reply.error(errno.into()),
+        };
+        match self.service.made_stale(ino.0, &request) {
+            Some(bytes) => self.invalidator.get().expect("set before").order(ino.0, bytes, answer),
+            None => answer(),
         }
     }
 
@@ -361,28 +386,28 @@ impl Filesystem for Adapter {
         &self,
         _: &Request,
         ino: INodeNo,
-        _: FileHandle,
+        handle: FileHandle,
         _: OpenFlags,
         _: Option<LockOwner>,
         _: bool,
         reply: ReplyEmpty,
     ) {
-        empty(self.0.release(ino.0), reply);
+        empty(self.service.close(ino.0, handle.0), reply);
     }
 
     fn fsync(&self, _: &Request, ino: INodeNo, _: FileHandle, data_only: bool, reply: ReplyEmpty) {
-        empty(self.0.fsync(ino.0, data_only), reply);
+        empty(self.service.fsync(ino.0, data_only), reply);
     }
 
     fn opendir(&self, _: &Request, ino: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        match self.0.open(ino.0) {
+        match self.service.open(ino.0) {
             Ok(()) => reply.opened(NO_HANDLE, FopenFlags::empty()),
             Err(errno) => reply.error(errno.into()),
         }
     }
 
     fn readdir(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectory) {
-        let listed = self.0.readdir(ino.0, offset, |number, kind, name, next| {
+        let listed = self.service.readdir(ino.0, offset, |number, kind, name, next| {
             !reply.add(INodeNo(number), next, file_type(kind), OsStr::from_bytes(name))
         });
         match listed {
@@ -399,11 +424,12 @@ impl Filesystem for Adapter {
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
-        let listed = self.0.readdir_with_attributes(ino.0, offset, |NamedAttr { name, found, next }| {
-            let attr = self.attr(&found.attr);
-            let name = OsStr::from_bytes(&name);
-            !reply.add(attr.ino, next, name, &ttl_of_found(&found), &attr, generation(&found.attr))
-        });
+        let listed =
+            self.service.readdir_with_attributes(ino.0, offset, |NamedAttr { name, found, next }| {
+                let attr = self.attr(&found.attr);
+                let name = OsStr::from_bytes(&name);
+                !reply.add(attr.ino, next, name, &ttl_of_found(&found), &attr, generation(&found.attr))
+            });
         match listed {
             Ok(()) => reply.ok(),
             Err(errno) => reply.error(errno.into()),
@@ -411,16 +437,16 @@ impl Filesystem for Adapter {
     }
 
     fn releasedir(&self, _: &Request, ino: INodeNo, _: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
-        empty(self.0.release(ino.0), reply);
+        empty(self.service.release(ino.0), reply);
     }
 
     fn fsyncdir(&self, _: &Request, ino: INodeNo, _: FileHandle, data_only: bool, reply: ReplyEmpty) {
-        empty(self.0.fsync(ino.0, data_only), reply);
+        empty(self.service.fsync(ino.0, data_only), reply);
     }
 
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
         let blocks = |bytes: u64| bytes / u64::from(STATFS_BLOCK_BYTES);
-        match self.0.statfs() {
+        match self.service.statfs() {
             Ok(stat) => reply.statfs(
                 blocks(stat.total_bytes),
                 blocks(stat.free_bytes),
@@ -451,19 +477,19 @@ impl Filesystem for Adapter {
             2 => XattrMode::Replace,
             _ => return reply.error(fuser::Errno::EINVAL),
         };
-        empty(self.0.setxattr(ino.0, name.as_bytes(), value, mode), reply);
+        empty(self.service.setxattr(ino.0, name.as_bytes(), value, mode), reply);
     }
 
     fn getxattr(&self, _: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        sized(self.0.getxattr(ino.0, name.as_bytes()), size, reply);
+        sized(self.service.getxattr(ino.0, name.as_bytes()), size, reply);
     }
 
     fn listxattr(&self, request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        sized(self.0.listxattr(ino.0, caller(request)), size, reply);
+        sized(self.service.listxattr(ino.0, caller(request)), size, reply);
     }
 
     fn removexattr(&self, _: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        empty(self.0.removexattr(ino.0, name.as_bytes()), reply);
+        empty(self.service.removexattr(ino.0, name.as_bytes()), reply);
     }
 
     fn ioctl(
@@ -477,7 +503,7 @@ impl Filesystem for Adapter {
         _: u32,
         reply: ReplyIoctl,
     ) {
-        match self.0.ioctl(ino.0, command) {
+        match self.service.ioctl(ino.0, command) {
             Ok(()) => reply.ioctl(0, &[]),
             Err(errno) => reply.error(errno.into()),
         }
@@ -507,11 +533,11 @@ impl Filesystem for Adapter {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        empty(self.0.fallocate(ino.0, offset, len, mode, caller(request)), reply);
+        empty(self.service.fallocate(ino.0, offset, len, mode, caller(request)), reply);
     }
 
     fn lseek(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
-        match self.0.seek(ino.0, offset, whence) {
+        match self.service.seek(ino.0, offset, whence) {
             Ok(found) => reply.offset(found as i64),
             Err(errno) => reply.error(errno.into()),
         }
@@ -531,7 +557,7 @@ impl Filesystem for Adapter {
         reply: ReplyWrite,
     ) {
         let (from, to) = ((from.0, from_offset), (to.0, to_offset));
-        match self.0.copy_range(from, to, len.min(COPY_BYTES_MAX), caller(request)) {
+        match self.service.copy_range(from, to, len.min(COPY_BYTES_MAX), caller(request)) {
             Ok(bytes) => reply.written(bytes as u32),
             Err(errno) => reply.error(errno.into()),
         }

@@ -1,6 +1,7 @@
 //! Ways to carry requests of the kernel to a [`Service`].
 
 pub mod fuser;
+mod invalidator;
 pub mod uring;
 
 use std::{io, path::Path, sync::Arc, time::Duration};

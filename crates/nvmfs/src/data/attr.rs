@@ -8,7 +8,7 @@ use super::OwnedOp;
 use crate::{
     data::Data,
     error::{Refusal, Result},
-    format::{FILE_BYTES_MAX, FileKind, Ino, Inode, TARGET_BYTES_MAX},
+    format::{Caller, FILE_BYTES_MAX, FileKind, Ino, Inode, TARGET_BYTES_MAX},
     inodes::{Attr, Node, SetAttr, SetTime, Update},
 };
 
@@ -25,13 +25,14 @@ impl Data {
             }
         }
         let is_owner_change = changes.uid.is_some() || changes.gid.is_some();
-        let kills = is_owner_change || (changes.size.is_some() && changes.kill_privileges);
+        let kills = changes.kill_privileges.filter(|_| changes.size.is_some());
+        let kills = kills.or(is_owner_change.then(Caller::default));
         if is_owner_change || changes.size.is_some() {
             self.drop_capability(&node)?;
         }
         let changed = self.change_inode(&node, changes.size, |inode, update| {
-            if kills {
-                inode.drop_privileges();
+            if let Some(caller) = kills {
+                inode.drop_privileges(caller);
             }
             if let Some(mode) = changes.mode {
                 inode.set_permissions(mode);
@@ -78,6 +79,7 @@ impl Data {
             return Err(Refusal::Invalid.into());
         }
         let inode = node.inode()?;
+        self.inodes.touch_accessed(&node);
         if let Some(target) = inode.inline_target() {
             return Ok(target.to_vec());
         }

@@ -19,7 +19,7 @@ use lacuna_ftl::{Lba, Op};
 
 use crate::{
     error::{Refusal, Result},
-    format::{FILE_BYTES_MAX, FileKind, Ino, REGION_SECTORS},
+    format::{Caller, FILE_BYTES_MAX, FileKind, Ino, REGION_SECTORS},
     inodes::{HeldRanges, Inodes, Node, Target},
 };
 
@@ -29,8 +29,9 @@ pub struct WriteOptions {
     /// The bytes between the written ones and this offset become a hole, in the same batch. Whole sectors only; the
     /// file does not grow by it.
     pub trim_to: Option<u64>,
-    /// Take set-user-id and set-group-id away (`FUSE_WRITE_KILL_SUIDGID`).
-    pub kill_privileges: bool,
+    /// Take set-user-id and set-group-id away (`FUSE_WRITE_KILL_SUIDGID`), on behalf of this caller, who has no
+    /// privilege to keep them.
+    pub kill_privileges: Option<Caller>,
     /// A mapped page is written back (`FUSE_WRITE_CACHE`), some time after it was changed: the file keeps privileges
     /// that it got since. All other writes take capabilities (`security.capability`) away, as Linux does.
     pub from_cache: bool,
@@ -232,7 +233,7 @@ impl Data {
         offset: u64,
         data: &[u8],
         trim_to: Option<u64>,
-        kill_privileges: bool,
+        kill_privileges: Option<Caller>,
     ) -> Result<()> {
         let end = offset + data.len() as u64;
         let merged;
@@ -288,7 +289,7 @@ impl Data {
         offset: u64,
         len: u64,
         what: Allocate,
-        kill_privileges: bool,
+        kill_privileges: Option<Caller>,
     ) -> Result<()> {
         let node = self.inodes.node(ino)?;
         must_be_file(&node)?;
@@ -309,8 +310,8 @@ impl Data {
         if ops.is_empty() && end <= node.size() {
             // As on other file systems of Linux, this still counts as a change.
             let changed = self.change_inode(&node, None, |inode, update| {
-                if kill_privileges {
-                    inode.drop_privileges();
+                if let Some(caller) = kill_privileges {
+                    inode.drop_privileges(caller);
                 }
                 inode.set_times((inode.times().0, update.now(), update.now()));
             });

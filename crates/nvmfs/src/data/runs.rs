@@ -13,7 +13,7 @@ use lacuna_ftl::{Lba, Mapped, Op};
 use crate::{
     data::{Data, WriteOptions, end_of, is_aligned, must_be_file, sector, sectors},
     error::{Refusal, Result},
-    format::Ino,
+    format::{Caller, Ino},
     inodes::{Node, Target},
 };
 
@@ -104,7 +104,7 @@ impl Data {
             whole.push((node.ino().lba(sector(*offset)), data));
         }
         let ops: Vec<_> = whole.iter().map(|(lba, data)| Op::Write { lba: *lba, data }).collect();
-        self.inodes.write_data(&ops, &[Target { node: Arc::clone(node), end, kill_privileges: false }])
+        self.inodes.write_data(&ops, &[Target { node: Arc::clone(node), end, kill_privileges: None }])
     }
 
     /// See [`crate::posix::Posix::copy_range`].
@@ -113,7 +113,7 @@ impl Data {
         (from, from_offset): (Ino, u64),
         (to, to_offset): (Ino, u64),
         len: u64,
-        kill_privileges: bool,
+        kill_privileges: Option<Caller>,
     ) -> Result<u64> {
         let (source, target) = (self.inodes.node(from)?, self.inodes.node(to)?);
         must_be_file(&source)?;
@@ -145,7 +145,7 @@ impl Data {
         range: Range<u64>,
         target: &Arc<Node>,
         to: u64,
-        kill_privileges: bool,
+        kill_privileges: Option<Caller>,
     ) -> Result<u64> {
         let from = source.ino().lba(range.start);
         let mapped = self.mapped_runs(source, range)?;

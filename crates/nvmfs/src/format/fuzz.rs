@@ -3,8 +3,8 @@
 use lacuna_ftl::{Lba, SECTOR};
 
 use super::{
-    Body, Dirent, Ino, Inode, Orphan, Superblock, Tombstone, XattrSector, claims_tombstone, encode_xattrs,
-    parse_xattrs, seal, verify,
+    Body, Caller, Dirent, Ino, Inode, Orphan, Superblock, Tombstone, XattrSector, claims_tombstone,
+    encode_xattrs, parse_xattrs, seal, verify,
 };
 
 /// A sector of the file system, as each of its kinds.
@@ -46,7 +46,7 @@ fn inode_fields(mut inode: Inode) {
     if inode.is_directory() {
         let _ = inode.parent();
     }
-    inode.drop_privileges();
+    inode.drop_privileges(Caller::default());
     inode.count_change();
     inode.set_xattrs(&[1; 400], false);
     inode.seal();

@@ -6,8 +6,8 @@ use zerocopy::{
 };
 
 use super::{
-    Body, DiskTime, FILE_BYTES_MAX, FileKind, Header, Ino, SECTOR, SectorBytes, Timestamp, XATTR_BYTES_MAX,
-    is_zero, seal,
+    Body, Caller, DiskTime, FILE_BYTES_MAX, FileKind, Header, Ino, SECTOR, SectorBytes, Timestamp,
+    XATTR_BYTES_MAX, is_zero, seal,
 };
 
 /// Bytes at the end of an inode for the target of a short symbolic link and for few attributes.
@@ -233,14 +233,16 @@ impl Inode {
     }
 
     /// Whether [`Inode::drop_privileges`] would change it.
-    pub(crate) fn has_privileges(&self) -> bool {
+    pub(crate) fn has_privileges(&self, caller: Caller) -> bool {
         let mut without = *self;
-        without.drop_privileges();
+        without.drop_privileges(caller);
         without.mode.get() != self.mode.get()
     }
 
-    /// Removes set-user-id, and set-group-id where the group may execute.
-    pub(crate) fn drop_privileges(&mut self) {
+    /// Removes set-user-id, and set-group-id where the group may execute or the caller is not in it, as Linux does
+    /// since 6.2. Only the caller's first group is known; for members by another the bit goes, too: without
+    /// permission to execute it has no effect.
+    pub(crate) fn drop_privileges(&mut self, caller: Caller) {
         const SET_UID: u32 = 0o4000;
         const SET_GID: u32 = 0o2000;
         const GROUP_EXECUTES: u32 = 0o010;
@@ -248,7 +250,9 @@ impl Inode {
             return;
         }
         let mode = self.mode.get() & !SET_UID;
-        self.mode = if mode & GROUP_EXECUTES != 0 { mode & !SET_GID } else { mode }.into();
+        let is_stranger = caller.uid != 0 && caller.gid != self.owner().1;
+        let loses_group = mode & GROUP_EXECUTES != 0 || is_stranger;
+        self.mode = if loses_group { mode & !SET_GID } else { mode }.into();
     }
 
     /// Whether `security.capability` is among its attributes.

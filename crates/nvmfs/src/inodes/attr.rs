@@ -2,7 +2,7 @@
 
 use crate::{
     error::{Refusal, Result},
-    format::{FileKind, Ino, Inode, NAME_BYTES_MAX, Timestamp},
+    format::{Caller, FileKind, Ino, Inode, NAME_BYTES_MAX, Timestamp},
     inodes::{Inodes, Node},
 };
 
@@ -75,9 +75,9 @@ pub struct SetAttr {
     pub modified: Option<SetTime>,
     /// Time of last change; by default the clock's.
     pub changed: Option<Timestamp>,
-    /// A change of length removes set-user-id and set-group-id (`FATTR_KILL_SUIDGID`). A change of owner always does,
-    /// and both remove capabilities (`security.capability`).
-    pub kill_privileges: bool,
+    /// A change of length removes set-user-id and set-group-id (`FATTR_KILL_SUIDGID`), on behalf of this caller. A
+    /// change of owner always does, and both remove capabilities (`security.capability`).
+    pub kill_privileges: Option<Caller>,
 }
 
 /// Result of `statfs`. Space is in bytes and without the store's reserve; provisioning is thin, so stored bytes count,

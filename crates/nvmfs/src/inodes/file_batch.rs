@@ -11,7 +11,7 @@ use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 use super::{last_change::UnderWay, node::Record};
 use crate::{
     error::{Refusal, Result},
-    format::{Inode, SectorBytes},
+    format::{Caller, Inode, SectorBytes},
     inodes::{Attempt, Inodes, Node, Touch},
 };
 
@@ -20,8 +20,8 @@ pub(crate) struct Target {
     pub(crate) node: Arc<Node>,
     /// The file reaches at least to this byte afterwards.
     pub(crate) end: u64,
-    /// Take set-user-id and set-group-id away.
-    pub(crate) kill_privileges: bool,
+    /// Take set-user-id and set-group-id away, on behalf of this caller.
+    pub(crate) kill_privileges: Option<Caller>,
 }
 
 /// A file of a batch while the batch is under way.
@@ -106,7 +106,9 @@ impl Inodes {
     /// Keeps the inode of a file as it is while a batch writes, or lets the batch alone change it.
     fn hold<'a>(&self, target: &'a Target) -> Result<Held<'a>> {
         let Target { node, end, kill_privileges } = target;
-        let stays = |inode: &Inode| *end <= inode.size() && !(*kill_privileges && inode.has_privileges());
+        let stays = |inode: &Inode| {
+            *end <= inode.size() && !kill_privileges.is_some_and(|caller| inode.has_privileges(caller))
+        };
         let record = node.record.read();
         if stays(live(&record)?) {
             return Ok(Held::Within { node, _record: record, under_way: node.last_change.begin() });
@@ -119,8 +121,8 @@ impl Inodes {
         }
         let mut next = node.with_times(&record).ok_or(Refusal::Stale)?;
         next.set_size(next.size().max(*end));
-        if *kill_privileges {
-            next.drop_privileges();
+        if let Some(caller) = *kill_privileges {
+            next.drop_privileges(caller);
         }
         let now = (self.clock)();
         next.set_times((next.times().0, now, now));

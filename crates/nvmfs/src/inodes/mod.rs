@@ -36,7 +36,6 @@ use crate::{
     volume::Volume,
 };
 
-pub use self::attr::{Attr, SetAttr, SetTime, StatFs};
 pub(crate) use self::{
     attr::attr_of,
     commit::Attempt,
@@ -45,14 +44,19 @@ pub(crate) use self::{
     ranges::HeldRanges,
     update::{Locked, Update},
 };
+pub use self::{
+    attr::{Attr, SetAttr, SetTime, StatFs},
+    times::AccessTimes,
+};
 
 /// All inodes of a volume.
 pub(crate) struct Inodes {
     volume: Volume,
     nodes: Nodes,
     clock: fn() -> Timestamp,
-    /// Reads update times of last access.
-    keeps_access_times: bool,
+    /// When reads update times of last access, and whether listings do not (`nodiratime`).
+    access_times: AccessTimes,
+    skips_directories: bool,
     numbers: Mutex<Numbers>,
     /// Inodes that a kernel knows.
     lookups: Lookups,
@@ -64,14 +68,15 @@ impl Inodes {
     pub(crate) fn new(
         volume: Volume,
         clock: fn() -> Timestamp,
-        keeps_access_times: bool,
+        (access_times, skips_directories): (AccessTimes, bool),
         inodes_kept: usize,
     ) -> Inodes {
         Inodes {
             volume,
             nodes: Nodes::new(inodes_kept),
             clock,
-            keeps_access_times,
+            access_times,
+            skips_directories,
             numbers: Mutex::new(Numbers::new(clock())),
             lookups: Lookups::default(),
             structure: RwLock::new(()),
@@ -141,13 +146,6 @@ impl Inodes {
                 // Damage is reported to the operation that needs the inode.
                 let _ = self.load(node, Some(&stored[index].1));
             }
-        }
-    }
-
-    /// Notes that an inode was read.
-    pub(crate) fn touch_accessed(&self, node: &Arc<Node>) {
-        if self.keeps_access_times {
-            self.nodes.touch(node, Touch::Read, (self.clock)());
         }
     }
 

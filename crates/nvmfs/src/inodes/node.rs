@@ -87,13 +87,20 @@ impl Times {
         let (accessed, modified, changed) = inode.times();
         Times { accessed, modified, changed, is_dirty: false }
     }
+
+    /// Whether a read at `now` updates the time of access under `relatime`: if nothing was read since the last change,
+    /// or for a day.
+    fn is_access_due(&self, now: Timestamp) -> bool {
+        let is_old = now.seconds.saturating_sub(self.accessed.seconds) >= RELATIME_SECONDS;
+        is_old || self.accessed <= self.modified || self.accessed <= self.changed
+    }
 }
 
 /// The times that an operation updates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Touch {
-    /// The data were read. Updated only now and then, as with `relatime`.
-    Read,
+    /// The data were read. Updated only now and then, as with `relatime`, unless `is_strict`.
+    Read { is_strict: bool },
     /// The data changed, and with it the inode.
     Modified,
     /// The inode changed.
@@ -269,6 +276,11 @@ impl Node {
         Some(inode)
     }
 
+    /// Whether a read at `now` updates the time of access under `relatime`.
+    pub(super) fn is_access_due(&self, now: Timestamp) -> bool {
+        self.times.lock().is_access_due(now)
+    }
+
     /// Whether times in memory are newer than those on the device.
     pub(super) fn has_times_to_store(&self) -> bool {
         self.times.lock().is_dirty
@@ -354,9 +366,8 @@ impl Nodes {
     pub(super) fn touch(&self, node: &Arc<Node>, what: Touch, now: Timestamp) {
         let mut times = node.times.lock();
         match what {
-            Touch::Read => {
-                let is_old = now.seconds.saturating_sub(times.accessed.seconds) >= RELATIME_SECONDS;
-                if !is_old && times.accessed > times.modified && times.accessed > times.changed {
+            Touch::Read { is_strict } => {
+                if !is_strict && !times.is_access_due(now) {
                     return;
                 }
                 if !times.is_dirty && self.dirty_count() >= UNSTORED_READS_MAX {

@@ -4,11 +4,49 @@ use std::sync::Arc;
 
 use crate::{
     error::Result,
-    format::Ino,
-    inodes::{Inodes, Locked, Node, Update},
+    format::{FileKind, Ino},
+    inodes::{Inodes, Locked, Node, Touch, Update},
 };
 
+/// When reads update times of last access.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AccessTimes {
+    /// Never: `noatime`.
+    Never,
+    /// The first time after a change, and then once a day: `relatime`.
+    #[default]
+    Relative,
+    /// Each time: `strictatime`.
+    Always,
+}
+
 impl Inodes {
+    /// Notes that an inode was read.
+    pub(crate) fn touch_accessed(&self, node: &Arc<Node>) {
+        if self.keeps_access_time(node) {
+            let is_strict = self.access_times == AccessTimes::Always;
+            self.nodes.touch(node, Touch::Read { is_strict }, (self.clock)());
+        }
+    }
+
+    /// See [`crate::posix::Posix::access_times`].
+    pub(crate) fn access_times(&self) -> AccessTimes {
+        self.access_times
+    }
+
+    /// See [`crate::posix::Posix::is_access_due`].
+    pub(crate) fn is_access_due(&self, ino: Ino) -> bool {
+        let node = self.nodes.get(ino).filter(|node| node.is_loaded() && self.keeps_access_time(node));
+        node.is_some_and(|node| {
+            self.access_times == AccessTimes::Always || node.is_access_due((self.clock)())
+        })
+    }
+
+    fn keeps_access_time(&self, node: &Node) -> bool {
+        let is_left_out = self.skips_directories && node.kind() == FileKind::Directory;
+        self.access_times != AccessTimes::Never && !is_left_out
+    }
+
     /// The update that stores the times of these nodes, which are locked; none if none wait for it.
     pub(super) fn times_of(&self, nodes: &[Arc<Node>], locked: &mut Locked<'_>) -> Option<Update> {
         let mut update = Update::of_times((self.clock)());

@@ -18,7 +18,7 @@ use std::{sync::Arc, time::Duration};
 pub use crate::{
     data::{Allocate, Runs, WriteOptions, XattrMode},
     format::{Caller, FileKind},
-    inodes::{Attr, SetAttr, SetTime, StatFs},
+    inodes::{AccessTimes, Attr, SetAttr, SetTime, StatFs},
     names::{DirEntry, Rename},
 };
 
@@ -195,7 +195,9 @@ impl Posix {
     /// # Errors
     /// [`Refusal::Invalid`] for anything else.
     pub fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
-        self.layers.data.readlink(ino)
+        let target = self.layers.data.readlink(ino)?;
+        self.layers.inodes.store_many_times();
+        Ok(target)
     }
 
     /// Gives an inode one more name.
@@ -270,6 +272,17 @@ impl Posix {
         self.layers.inodes.open_node(ino)
     }
 
+    /// When reads update times of last access.
+    pub fn access_times(&self) -> AccessTimes {
+        self.layers.inodes.access_times()
+    }
+
+    /// Whether a read of this inode, which is open, would update its time of last access
+    /// ([`AccessTimes`]).
+    pub fn is_access_due(&self, ino: Ino) -> bool {
+        self.layers.inodes.is_access_due(ino)
+    }
+
     /// Ends what [`Posix::open`] or [`Posix::create`] began. The last one stores times, and frees an inode that has no
     /// name any more and is not counted as looked up.
     pub fn release(&self, ino: Ino) -> Result<()> {
@@ -311,7 +324,8 @@ impl Posix {
     }
 
     /// Changes the allocation of `offset .. offset + len`; see [`Allocate`]. Times change even where nothing else does.
-    /// With `kill_privileges` it removes set-user-id and set-group-id, whatever else it does; capabilities always.
+    /// With `kill_privileges`, who has no privilege to keep them, it removes set-user-id and set-group-id, whatever else
+    /// it does; capabilities always.
     ///
     /// # Errors
     /// [`Refusal::Invalid`] for an empty range, [`Refusal::FileTooLarge`], [`Refusal::IsADirectory`].
@@ -321,7 +335,7 @@ impl Posix {
         offset: u64,
         len: u64,
         what: Allocate,
-        kill_privileges: bool,
+        kill_privileges: Option<Caller>,
     ) -> Result<()> {
         self.layers.data.fallocate(ino, offset, len, what, kill_privileges)?;
         self.layers.inodes.store_many_times();
@@ -380,7 +394,7 @@ impl Posix {
         from: (Ino, u64),
         to: (Ino, u64),
         len: u64,
-        kill_privileges: bool,
+        kill_privileges: Option<Caller>,
     ) -> Result<u64> {
         let copied = self.layers.data.copy_range(from, to, len, kill_privileges)?;
         self.layers.inodes.store_many_times();

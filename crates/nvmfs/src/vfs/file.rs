@@ -69,7 +69,7 @@ pub(super) fn write_files(layers: &Layers, ops: &[(Arc<Node>, BatchOp<'_>)]) -> 
     for (node, op) in ops {
         let (offset, len) = op.range();
         check_range(layers, node, offset, len)?;
-        let new = || (Target { node: Arc::clone(node), end: 0, kill_privileges: false }, Vec::new());
+        let new = || (Target { node: Arc::clone(node), end: 0, kill_privileges: None }, Vec::new());
         let (target, ranges) = files.entry(node.ino()).or_insert_with(new);
         ranges.push(sector(offset)..sector(offset + len));
         if matches!(op, BatchOp::Write { data, .. } if !data.is_empty()) {

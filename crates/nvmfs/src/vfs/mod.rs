@@ -22,7 +22,7 @@ use crate::{
     error::Result,
     format::{Ino, Timestamp, system_time},
     inodes::Inodes,
-    posix::{Layers, Posix},
+    posix::{AccessTimes, Layers, Posix},
     volume::{self, FormatOptions, Volume},
 };
 
@@ -33,8 +33,10 @@ pub struct Options {
     pub ftl: ftl::Options,
     /// The source of time.
     pub clock: fn() -> Timestamp,
-    /// Keep times of last access, with `relatime` semantics.
-    pub access_times: bool,
+    /// When reads update times of last access; never in a store that is open for reading only.
+    pub access_times: AccessTimes,
+    /// Listings never update those of directories: `nodiratime`.
+    pub nodiratime: bool,
     /// Unused inodes that are kept in memory; about 800 bytes each.
     pub inodes_kept: usize,
 }
@@ -42,7 +44,8 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Options {
         let ftl = ftl::Options::default();
-        Options { ftl, clock: system_time, access_times: true, inodes_kept: 1 << 14 }
+        let access_times = AccessTimes::default();
+        Options { ftl, clock: system_time, access_times, nodiratime: false, inodes_kept: 1 << 14 }
     }
 }
 
@@ -82,8 +85,9 @@ impl Nvmfs {
     /// The file system in the store `ftl`, of which only the superblock was read.
     fn over(ftl: Ftl, store: String, options: Options) -> Result<Nvmfs> {
         let volume = Volume::open(ftl, store)?;
-        let keeps_access_times = options.access_times && !options.ftl.read_only;
-        let inodes = Inodes::new(volume, options.clock, keeps_access_times, options.inodes_kept);
+        let access_times = if options.ftl.read_only { AccessTimes::Never } else { options.access_times };
+        let access_times = (access_times, options.nodiratime);
+        let inodes = Inodes::new(volume, options.clock, access_times, options.inodes_kept);
         let layers = Arc::new(Layers::new(inodes));
         Ok(Nvmfs { root: Directory::root(Arc::clone(&layers)), layers })
     }

@@ -17,7 +17,7 @@ use crate::{
     format::{Caller, Ino},
     inodes::SetAttr,
     names::Rename,
-    posix::{Layers, Posix},
+    posix::{AccessTimes, Layers, Posix},
     vfs::{Nvmfs, Options},
     volume::FormatOptions,
 };
@@ -80,7 +80,7 @@ impl Cold {
             }
         };
         let watched = BeforeReads::new(self.device.clone(), before);
-        let mut options = Options { access_times: false, ..Options::default() };
+        let mut options = Options { access_times: AccessTimes::Never, ..Options::default() };
         options.ftl.background = false;
         options.ftl.map_memory = self.map_memory;
         let vfs = Nvmfs::open(watched, options).unwrap();
@@ -139,14 +139,15 @@ const OPERATIONS: &[(&str, Operation)] = &[
     }),
     ("copy", |fs, many, number| {
         let (from, to) = (ino_of(fs, many, number), ino_of(fs, many, number + 1));
-        assert_eq!(fs.copy_range((from, 0), (to, 4096), 2048, true).unwrap(), 2048);
+        assert_eq!(fs.copy_range((from, 0), (to, 4096), 2048, Some(Caller::default())).unwrap(), 2048);
     }),
     ("write of runs", |fs, many, number| {
         let runs = [(100, &[1; 100][..]), (4096, &[2; 512])];
         fs.write_runs(ino_of(fs, many, number), &runs).unwrap();
     }),
     ("punch", |fs, many, number| {
-        fs.fallocate(ino_of(fs, many, number), 700, 1000, Allocate::PunchHole, true).unwrap();
+        fs.fallocate(ino_of(fs, many, number), 700, 1000, Allocate::PunchHole, Some(Caller::default()))
+            .unwrap();
     }),
     ("truncate", |fs, many, number| {
         let shorter = SetAttr { size: Some(700), ..SetAttr::default() };
@@ -274,7 +275,7 @@ fn a_copy_of_many_pieces_waits_for_few_reads() {
     let (copies, waits_for_copy) = cold.with(|fs, waits| {
         let (before, mut at, mut copies) = (waits(), 0, 0);
         while at < size {
-            at += fs.copy_range((from, at), (to, at), u64::MAX, true).unwrap();
+            at += fs.copy_range((from, at), (to, at), u64::MAX, Some(Caller::default())).unwrap();
             copies += 1;
         }
         (copies, waits() - before)

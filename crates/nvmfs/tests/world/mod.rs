@@ -202,7 +202,8 @@ impl Driver {
                 fs.rename(parent, name, new_parent, new_name, *mode)?;
             }
             Change::Write { path, offset, data, trim_to } => {
-                let options = WriteOptions { trim_to: *trim_to, kill_privileges: true, from_cache: false };
+                let kill_privileges = Some(Caller::default());
+                let options = WriteOptions { trim_to: *trim_to, kill_privileges, from_cache: false };
                 let written = fs.write(self.walk(path)?, *offset, data, options)?;
                 assert_eq!(written, data.len());
             }
@@ -214,11 +215,11 @@ impl Driver {
                 fs.setattr(self.walk(path)?, &changes)?;
             }
             Change::Allocate { path, offset, len, what } => {
-                fs.fallocate(self.walk(path)?, *offset, *len, *what, false)?;
+                fs.fallocate(self.walk(path)?, *offset, *len, *what, None)?;
             }
             Change::Copy { from, from_offset, to, to_offset, len } => {
                 let (from, to) = (self.walk(from)?, self.walk(to)?);
-                return fs.copy_range((from, *from_offset), (to, *to_offset), *len, true);
+                return fs.copy_range((from, *from_offset), (to, *to_offset), *len, Some(Caller::default()));
             }
             Change::Chmod { path, mode } => {
                 fs.setattr(self.walk(path)?, &SetAttr { mode: Some(*mode), ..SetAttr::default() })?;

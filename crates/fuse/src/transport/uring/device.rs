@@ -4,6 +4,7 @@ use std::{
     ffi::CString,
     fs::File,
     io::{self, IoSlice},
+    ops::Range,
     os::{
         fd::{AsFd, AsRawFd},
         unix::fs::MetadataExt,
@@ -27,7 +28,7 @@ use super::{
 use crate::{
     Service,
     service::Errno,
-    transport::{BACKGROUND_MAX, MountOptions, REQUEST_BYTES_MAX},
+    transport::{BACKGROUND_MAX, MountOptions, REQUEST_BYTES_MAX, invalidator::Invalidator},
 };
 
 const PATH: &str = "/dev/fuse";
@@ -49,9 +50,21 @@ const CAPABILITIES: u64 = init::ASYNC_READ
     // Files that are open for direct I/O can be mapped into memory.
     | init::DIRECT_IO_ALLOW_MMAP
     // An abort is distinguished from an unmount.
-    | init::ABORT_ERROR;
+    | init::ABORT_ERROR
+    // File handles outlive the kernel's caches, for open_by_handle_at and NFS.
+    | init::EXPORT_SUPPORT;
 /// Capabilities that the kernel must offer.
 const NEEDED: u64 = init::MAX_PAGES | init::INIT_EXT | init::OVER_IO_URING;
+
+/// Has the kernel drop the pages of a file in this range.
+pub(super) fn drop_pages(device: &File, number: u64, bytes: Range<u64>) -> io::Result<()> {
+    let (off, len) = (bytes.start as i64, (bytes.end - bytes.start) as i64);
+    let order = wire::InvalInodeOut { ino: number, off, len };
+    let len = (size_of::<OutHeader>() + size_of_val(&order)) as u32;
+    let header = OutHeader { len, error: wire::NOTIFY_INVAL_INODE, unique: 0 };
+    rustix::io::writev(device, &[IoSlice::new(header.as_bytes()), IoSlice::new(order.as_bytes())])?;
+    Ok(())
+}
 
 /// A mount, and the device through which the kernel talks about it.
 #[derive(Debug)]
@@ -104,7 +117,7 @@ impl Mounted {
     }
 
     /// Serves requests that come through the device until the mount ends; an error where it was aborted.
-    pub(super) fn serve(&self, service: &Service) -> io::Result<()> {
+    pub(super) fn serve(&self, service: &Service, invalidator: &Invalidator) -> io::Result<()> {
         let mut buffer = vec![0; REQUEST_BYTES_MAX as usize + HEADERS_BYTES_MAX];
         let mut out = vec![0; REQUEST_BYTES_MAX as usize];
         loop {
@@ -120,7 +133,7 @@ impl Mounted {
                 forgotten.for_each(|(number, lookups)| service.forget(number, lookups));
                 continue;
             }
-            let answered = answer(service, &header, argument, payload, &mut out);
+            let answered = answer((service, invalidator), &header, argument, payload, &mut out);
             match self.send(header.unique, answered.map(|len| &out[..len])) {
                 // The program was killed, or the mount is gone, which the next read reports.
                 Ok(()) | Err(Os::NOENT | Os::NODEV) => {}

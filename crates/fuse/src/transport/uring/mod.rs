@@ -41,10 +41,10 @@ use std::{
 
 use self::{
     answer::{SHORT_REPLY_BYTES_MAX, answer},
-    device::Mounted,
+    device::{Mounted, drop_pages},
     ring::Entry,
 };
-use super::{MountOptions, Session, Transport, Unmounter};
+use super::{MountOptions, Session, Transport, Unmounter, invalidator::Invalidator};
 use crate::Service;
 
 /// The switch that says whether the kernel offers rings.
@@ -91,7 +91,7 @@ impl Transport for UringTransport {
 #[doc(hidden)]
 pub fn parse(bytes: &[u8]) {
     if let Some((header, argument, payload)) = request::split(bytes) {
-        let _ = request::Operation::parse(header.opcode, argument, payload);
+        let _ = request::Operation::parse(&header, argument, payload);
     }
 }
 
@@ -110,11 +110,15 @@ impl UringSession {
         // of the threads below, they would stay at its processor.
         let _ = service.fs().ftl().stats();
         let device = Arc::new(self.mounted.device.try_clone()?);
+        let orders_to = Arc::clone(&device);
+        let invalidator = Invalidator::start(move |number, bytes| drop_pages(&orders_to, number, bytes))?;
+        let invalidator = Arc::new(invalidator);
         let (report, reports) = mpsc::channel();
         let queues = queues::plan(threads)?;
         let entries = queues.len();
         for queue in queues {
             let (device, service) = (Arc::clone(&device), Arc::clone(service));
+            let invalidator = Arc::clone(&invalidator);
             let report = report.clone();
             self.spawn(format!("fuse-{queue}"), move || {
                 queues::stay_at(queue);
@@ -125,11 +129,11 @@ impl UringSession {
                 };
                 // The caller may have given up.
                 let _ = report.send(outcome);
-                entry.map_or(Ok(()), |entry| serve(entry, &service))
+                entry.map_or(Ok(()), |entry| serve(entry, &service, &invalidator))
             })?;
         }
         let (mounted, service) = (Arc::clone(&self.mounted), Arc::clone(service));
-        self.spawn("fuse-device".into(), move || mounted.serve(&service))?;
+        self.spawn("fuse-device".into(), move || mounted.serve(&service, &invalidator))?;
         reports.iter().take(entries).collect()
     }
 
@@ -165,14 +169,15 @@ impl Drop for EndsMount<'_> {
 }
 
 /// Answers requests until the mount ends.
-fn serve(mut entry: Entry, service: &Service) -> io::Result<()> {
+fn serve(mut entry: Entry, service: &Service, invalidator: &Invalidator) -> io::Result<()> {
     let mut short = vec![0; SHORT_REPLY_BYTES_MAX];
     while entry.wait()? {
         let ring::Request { header, argument, payload, payload_bytes } = entry.request();
         let answered = if payload_bytes == 0 {
-            answer(service, &header, &argument, &[], payload)
+            answer((service, invalidator), &header, &argument, &[], payload)
         } else {
-            let answered = answer(service, &header, &argument, &payload[..payload_bytes], &mut short);
+            let payload_in = &payload[..payload_bytes];
+            let answered = answer((service, invalidator), &header, &argument, payload_in, &mut short);
             answered.inspect(|len| payload[..*len].copy_from_slice(&short[..*len]))
         };
         entry.commit(answered);

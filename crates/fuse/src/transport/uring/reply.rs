@@ -9,7 +9,7 @@ use zerocopy::{Immutable, IntoBytes};
 
 use super::wire;
 use crate::{
-    Found, Service,
+    Found, Opening, Service,
     service::Errno,
     transport::{STATFS_BLOCK_BYTES, ttl, ttl_of_found},
 };
@@ -172,9 +172,14 @@ pub(super) fn attr_out(found: &Attr, block_bytes: u32) -> wire::AttrOut {
     }
 }
 
-/// No request needs a handle: a file's number is enough.
-pub(super) fn opened(open_flags: u32) -> wire::OpenOut {
-    wire::OpenOut { fh: 0, open_flags, _backing_id: 0 }
+/// An opening of a file; of a directory the number is enough.
+pub(super) fn opened(opening: Option<Opening>) -> wire::OpenOut {
+    let open_flags = match opening {
+        Some(Opening::Direct) => wire::FOPEN_DIRECT_IO | wire::FOPEN_PARALLEL_DIRECT_WRITES,
+        Some(Opening::Cached) => wire::FOPEN_KEEP_CACHE,
+        Some(Opening::CachedAnew) | None => 0,
+    };
+    wire::OpenOut { fh: opening.map_or(0, Opening::handle), open_flags, _backing_id: 0 }
 }
 
 pub(super) fn stat_fs(stat: &StatFs) -> wire::StatFsOut {

@@ -54,6 +54,7 @@ pub(super) mod opcode {
 /// Flags of INIT; both words in one.
 pub(super) mod init {
     pub(crate) const ASYNC_READ: u64 = 1 << 0;
+    pub(crate) const EXPORT_SUPPORT: u64 = 1 << 4;
     pub(crate) const BIG_WRITES: u64 = 1 << 5;
     pub(crate) const DO_READDIRPLUS: u64 = 1 << 13;
     pub(crate) const READDIRPLUS_AUTO: u64 = 1 << 14;
@@ -87,6 +88,8 @@ pub(super) const WRITE_CACHE: u32 = 1 << 0;
 pub(super) const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 /// Flag of [`FsyncIn`].
 pub(super) const FSYNC_FDATASYNC: u32 = 1 << 0;
+/// Code of an order to drop pages.
+pub(super) const NOTIFY_INVAL_INODE: i32 = 2;
 /// Flags of [`OpenOut`].
 pub(super) const FOPEN_DIRECT_IO: u32 = 1 << 0;
 pub(super) const FOPEN_KEEP_CACHE: u32 = 1 << 1;
@@ -137,9 +140,9 @@ structures! {
         _fh: u64, offset: u64, size: u32, _read_flags: u32, _lock_owner: u64, _flags: u32, _padding: u32,
     }
     WriteIn: 40 {
-        _fh: u64, offset: u64, size: u32, write_flags: u32, _lock_owner: u64, flags: i32, _padding: u32,
+        fh: u64, offset: u64, size: u32, write_flags: u32, _lock_owner: u64, flags: i32, _padding: u32,
     }
-    ReleaseIn: 24 { _fh: u64, _flags: u32, _release_flags: u32, _lock_owner: u64, }
+    ReleaseIn: 24 { fh: u64, _flags: u32, _release_flags: u32, _lock_owner: u64, }
     FsyncIn: 16 { _fh: u64, fsync_flags: u32, _padding: u32, }
     SetXattrIn: 8 { size: u32, flags: u32, }
     GetXattrIn: 8 { size: u32, _padding: u32, }
@@ -171,6 +174,8 @@ structures! {
     GetXattrOut: 8 { size: u32, _padding: u32, }
     IoctlOut: 16 { result: i32, _flags: u32, in_iovs: u32, out_iovs: u32, }
     LseekOut: 8 { offset: u64, }
+    /// An order, whose header has [`NOTIFY_INVAL_INODE`] where answers have an error.
+    InvalInodeOut: 24 { ino: u64, off: i64, len: i64, }
     /// Followed by the name and zeros up to a multiple of 8.
     Dirent: 24 { ino: u64, off: u64, namelen: u32, kind: u32, }
 

@@ -10,7 +10,7 @@ use super::{
 use crate::{
     NamedAttr, Service,
     service::Errno,
-    transport::{COPY_BYTES_MAX, XATTR_BYTES_MAX},
+    transport::{COPY_BYTES_MAX, XATTR_BYTES_MAX, invalidator::Invalidator},
 };
 
 /// Longest answer to a request that comes with a payload: the value of an extended attribute.
@@ -20,21 +20,22 @@ pub(super) const SHORT_REPLY_BYTES_MAX: usize = XATTR_BYTES_MAX;
 ///
 /// `out` must hold [`SHORT_REPLY_BYTES_MAX`]; where there is no payload, the longest read.
 pub(super) fn answer(
-    service: &Service,
+    (service, invalidator): (&Service, &Invalidator),
     header: &InHeader,
     argument: &[u8],
     payload: &[u8],
     out: &mut [u8],
 ) -> Result<usize, Errno> {
-    let operation = Operation::parse(header.opcode, argument, payload)?;
+    let operation = Operation::parse(header, argument, payload)?;
     let caller = Caller { uid: header.uid, gid: header.gid };
     let mut reply = Reply::new(out);
-    Answer { service, ino: header.nodeid, caller, reply: &mut reply }.respond(operation)?;
+    Answer { service, invalidator, ino: header.nodeid, caller, reply: &mut reply }.respond(operation)?;
     Ok(reply.len())
 }
 
 struct Answer<'a, 'b> {
     service: &'a Service,
+    invalidator: &'a Invalidator,
     /// The inode, or directory, of the request.
     ino: u64,
     caller: Caller,
@@ -60,12 +61,15 @@ impl Answer<'_, '_> {
             Operation::Rename { name, to, mode } => service.rename((ino, name), to, mode),
             Operation::Link { ino: linked, name } => self.entry(service.link(linked, ino, name)),
             Operation::Create { name, mode, flags } => {
-                self.entry(service.create(ino, name, mode, caller))?;
-                self.reply.put(&reply::opened(self.open_flags(flags)))
+                let made = service.create(ino, name, mode, caller)?;
+                self.entry(Ok(made))?;
+                let opening = service.opening(Service::number(made.ino), flags);
+                self.reply.put(&reply::opened(Some(opening)))
             }
             Operation::ReadDir { cursor, len } => self.read_dir(cursor, len),
             Operation::ReadDirPlus { cursor, len } => self.read_dir_plus(cursor, len),
-            Operation::Release => service.release(ino),
+            Operation::Release { handle } => service.close(ino, handle),
+            Operation::ReleaseDir => service.release(ino),
             Operation::StatFs => self.reply.put(&reply::stat_fs(&service.statfs()?)),
             operation => self.respond_with_data(operation),
         }
@@ -77,16 +81,24 @@ impl Answer<'_, '_> {
         match operation {
             Operation::Open { flags } => {
                 service.open(ino)?;
-                self.reply.put(&reply::opened(self.open_flags(flags)))
+                self.reply.put(&reply::opened(Some(service.opening(ino, flags))))
             }
             Operation::OpenDir => {
                 service.open(ino)?;
-                self.reply.put(&reply::opened(0))
+                self.reply.put(&reply::opened(None))
             }
             Operation::Read { offset, len } => {
                 self.reply.fill(len as usize, |buf| service.read(ino, offset, buf))
             }
-            Operation::Write(request) => self.written(service.write(ino, request)? as u64),
+            Operation::Write(request) => {
+                let written = service.write(ino, request);
+                // The answer does not wait for the order: this thread may be the only one that can answer the reads
+                // that the order waits for.
+                if let Some(bytes) = service.made_stale(ino, &request) {
+                    self.invalidator.order(ino, bytes, || ());
+                }
+                self.written(written? as u64)
+            }
             Operation::CopyRange { from_offset, to, len } => {
                 let len = len.min(COPY_BYTES_MAX);
                 self.written(service.copy_range((ino, from_offset), to, len, caller)?)
@@ -123,14 +135,6 @@ impl Answer<'_, '_> {
 
     fn written(&mut self, bytes: u64) -> Result<(), Errno> {
         self.reply.put(&wire::WriteOut { size: bytes as u32, _padding: 0 })
-    }
-
-    fn open_flags(&self, flags: i32) -> u32 {
-        if self.service.is_direct(flags) {
-            wire::FOPEN_DIRECT_IO | wire::FOPEN_PARALLEL_DIRECT_WRITES
-        } else {
-            wire::FOPEN_KEEP_CACHE
-        }
     }
 
     fn read_dir(&mut self, cursor: u64, len: u32) -> Result<(), Errno> {

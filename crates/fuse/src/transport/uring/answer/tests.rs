@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use lacuna_device::{BlockDevice, MemDevice};
 use lacuna_nvmfs::{FormatOptions, Nvmfs, Options, posix::FileKind};
-use rustix::io::Errno as Os;
+use rustix::{fs::OFlags, io::Errno as Os};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::*;
@@ -28,7 +28,8 @@ fn ask(
 ) -> Result<Vec<u8>, Errno> {
     let header = InHeader { opcode: number, nodeid: ino, uid: 11, gid: 12, ..Default::default() };
     let mut out = vec![0; SHORT_REPLY_BYTES_MAX];
-    let len = answer(service, &header, argument.as_bytes(), payload, &mut out)?;
+    let invalidator = Invalidator::start(|_, _| Ok(())).expect("starts");
+    let len = answer((service, &invalidator), &header, argument.as_bytes(), payload, &mut out)?;
     out.truncate(len);
     Ok(out)
 }
@@ -44,11 +45,51 @@ fn create(service: &Service, name: &[u8]) -> u64 {
     let made = ask(service, opcode::CREATE, ROOT, &argument, name).expect("creates");
     let (entry, opened) = made.split_at(size_of::<wire::EntryOut>());
     let entry: wire::EntryOut = exactly(entry);
-    let direct = wire::FOPEN_DIRECT_IO | wire::FOPEN_PARALLEL_DIRECT_WRITES;
-    assert_eq!(exactly::<wire::OpenOut>(opened), reply::opened(direct));
+    let cached = wire::OpenOut { fh: 0, open_flags: wire::FOPEN_KEEP_CACHE, _backing_id: 0 };
+    assert_eq!(exactly::<wire::OpenOut>(opened), cached);
     assert_eq!((entry.attr.mode, entry.attr.uid, entry.attr.gid), (mode, 11, 12));
     assert_eq!((entry.nodeid, entry.attr.blksize), (entry.attr.ino, 65536));
     entry.nodeid
+}
+
+#[test]
+fn openings_tell_the_kernel_what_to_cache() {
+    let service = service();
+    let file = create(&service, b"file\0");
+    let open = |flags: OFlags| {
+        let argument = wire::OpenIn { flags: flags.bits() as i32, ..Default::default() };
+        let opened: wire::OpenOut =
+            exactly(&ask(&service, opcode::OPEN, file, &argument, b"").expect("opens"));
+        (opened.fh, opened.open_flags)
+    };
+    let close = |fh| {
+        let argument = wire::ReleaseIn { fh, ..Default::default() };
+        ask(&service, opcode::RELEASE, file, &argument, b"").expect("closes");
+    };
+    let direct = (1, wire::FOPEN_DIRECT_IO | wire::FOPEN_PARALLEL_DIRECT_WRITES);
+    close(0);
+    assert_eq!(open(OFlags::RDWR), (0, wire::FOPEN_KEEP_CACHE));
+    // Nobody has read it since it was made, so a reader's first read must reach us.
+    assert_eq!(open(OFlags::RDONLY), (0, 0));
+    [0, 0].into_iter().for_each(close);
+    assert_eq!(open(OFlags::DIRECT | OFlags::RDWR), direct);
+    assert_eq!(open(OFlags::RDONLY), direct);
+    [1, 1].into_iter().for_each(close);
+    assert_eq!(open(OFlags::WRONLY), (0, wire::FOPEN_KEEP_CACHE));
+}
+
+#[test]
+fn a_number_is_looked_up_as_the_name_of_itself() {
+    let service = service();
+    let file = create(&service, b"file\0");
+    let look_up = |number, name| ask(&service, opcode::LOOKUP, number, &[0_u8; 0], name);
+    let found: wire::EntryOut = exactly(&look_up(file, b".\0").expect("is there"));
+    let named: wire::EntryOut = exactly(&look_up(ROOT, b"file\0").expect("is there"));
+    assert_eq!(found, named);
+    assert!(found.nodeid == file && found.generation != 0);
+    let root: wire::EntryOut = exactly(&look_up(ROOT, b".\0").expect("is there"));
+    assert_eq!(root.nodeid, ROOT);
+    assert_eq!(look_up(file + 1, b".\0"), Err(Os::STALE.into()));
 }
 
 #[test]

@@ -4,13 +4,16 @@
 
 use lacuna_nvmfs::{
     Timestamp,
-    posix::{Rename, SetAttr, SetTime, XattrMode},
+    posix::{Caller, Rename, SetAttr, SetTime, XattrMode},
 };
 use rustix::io::Errno as Os;
 use zerocopy::FromBytes;
 
 use super::wire::{self, InHeader, opcode, set_attr};
-use crate::service::{Errno, WriteRequest};
+use crate::{
+    Opening,
+    service::{Errno, WriteRequest},
+};
 
 /// Flags of renameat2(2).
 const RENAME_NOREPLACE: u32 = 1 << 0;
@@ -37,7 +40,8 @@ pub(super) enum Operation<'a> {
     Write(WriteRequest<'a>),
     ReadDir { cursor: u64, len: u32 },
     ReadDirPlus { cursor: u64, len: u32 },
-    Release,
+    Release { handle: u64 },
+    ReleaseDir,
     Fsync { data_only: bool },
     StatFs,
     SetXattr { name: &'a [u8], value: &'a [u8], mode: XattrMode },
@@ -80,11 +84,16 @@ impl<'a> Operation<'a> {
     /// # Errors
     /// ENOSYS for an operation that is not offered, after which the kernel uses its own fallback or stops asking;
     /// EINVAL for unknown flags; EIO for a request that no kernel sends.
-    pub(super) fn parse(number: u32, argument: &[u8], payload: &'a [u8]) -> Result<Operation<'a>, Errno> {
-        Ok(match number {
+    pub(super) fn parse(
+        header: &InHeader,
+        argument: &[u8],
+        payload: &'a [u8],
+    ) -> Result<Operation<'a>, Errno> {
+        let caller = Caller { uid: header.uid, gid: header.gid };
+        Ok(match header.opcode {
             opcode::LOOKUP => Operation::Lookup { name: name(payload)? },
             opcode::GETATTR => Operation::GetAttr,
-            opcode::SETATTR => Operation::SetAttr(changes(&read(argument)?)),
+            opcode::SETATTR => Operation::SetAttr(changes(&read(argument)?, caller)),
             opcode::READLINK => Operation::ReadLink,
             opcode::SYMLINK => {
                 let (name, target) = two_names(payload)?;
@@ -115,23 +124,25 @@ impl<'a> Operation<'a> {
                 Operation::Create { name: name(payload)?, mode, flags }
             }
             opcode::STATFS => Operation::StatFs,
-            opcode::RELEASE | opcode::RELEASEDIR => Operation::Release,
+            opcode::RELEASE => Operation::Release { handle: read::<wire::ReleaseIn>(argument)?.fh },
+            opcode::RELEASEDIR => Operation::ReleaseDir,
             opcode::FSYNC | opcode::FSYNCDIR => {
                 let wire::FsyncIn { fsync_flags, .. } = read(argument)?;
                 Operation::Fsync { data_only: fsync_flags & wire::FSYNC_FDATASYNC != 0 }
             }
-            _ => return Operation::parse_data(number, argument, payload),
+            _ => return Operation::parse_data(header, argument, payload),
         })
     }
 
     /// The other half: data, attributes beyond those of stat, and ranges.
-    fn parse_data(number: u32, argument: &[u8], payload: &'a [u8]) -> Result<Operation<'a>, Errno> {
-        Ok(match number {
+    fn parse_data(header: &InHeader, argument: &[u8], payload: &'a [u8]) -> Result<Operation<'a>, Errno> {
+        let caller = Caller { uid: header.uid, gid: header.gid };
+        Ok(match header.opcode {
             opcode::READ => {
                 let wire::ReadIn { offset, size, .. } = read(argument)?;
                 Operation::Read { offset, len: size }
             }
-            opcode::WRITE => Operation::Write(write(&read(argument)?, payload)?),
+            opcode::WRITE => Operation::Write(write(&read(argument)?, payload, caller)?),
             opcode::READDIR => {
                 let wire::ReadIn { offset, size, .. } = read(argument)?;
                 Operation::ReadDir { cursor: offset, len: size }
@@ -203,12 +214,13 @@ fn rename(new_parent: u64, flags: u32, payload: &[u8]) -> Result<Operation<'_>, 
     Ok(Operation::Rename { name, to: (new_parent, new_name), mode })
 }
 
-fn write<'a>(write: &wire::WriteIn, payload: &'a [u8]) -> Result<WriteRequest<'a>, Errno> {
+fn write<'a>(write: &wire::WriteIn, payload: &'a [u8], caller: Caller) -> Result<WriteRequest<'a>, Errno> {
     Ok(WriteRequest {
         offset: write.offset,
         data: payload.get(..write.size as usize).ok_or_else(malformed)?,
         open_flags: write.flags,
-        kill_privileges: write.write_flags & wire::WRITE_KILL_SUIDGID != 0,
+        kill_privileges: (write.write_flags & wire::WRITE_KILL_SUIDGID != 0).then_some(caller),
+        is_direct: Opening::is_direct(write.fh),
         from_cache: write.write_flags & wire::WRITE_CACHE != 0,
     })
 }
@@ -225,7 +237,7 @@ fn set_xattr<'a>(set: &wire::SetXattrIn, payload: &'a [u8]) -> Result<Operation<
     Ok(Operation::SetXattr { name, value, mode })
 }
 
-fn changes(set: &wire::SetAttrIn) -> SetAttr {
+fn changes(set: &wire::SetAttrIn, caller: Caller) -> SetAttr {
     let has = |flag: u32| set.valid & flag != 0;
     let time = |is_set: u32, is_now: u32, seconds: i64, nanoseconds: u32| match () {
         () if !has(is_set) => None,
@@ -240,7 +252,7 @@ fn changes(set: &wire::SetAttrIn) -> SetAttr {
         accessed: time(set_attr::ATIME, set_attr::ATIME_NOW, set.atime, set.atimensec),
         modified: time(set_attr::MTIME, set_attr::MTIME_NOW, set.mtime, set.mtimensec),
         changed: has(set_attr::CTIME).then(|| timestamp(set.ctime, set.ctimensec)),
-        kill_privileges: has(set_attr::SIZE) && has(set_attr::KILL_SUIDGID),
+        kill_privileges: (has(set_attr::SIZE) && has(set_attr::KILL_SUIDGID)).then_some(caller),
     }
 }
 

@@ -61,12 +61,25 @@ fn of_data() -> Vec<Row> {
         (opcode::READDIRPLUS, bytes(&read), b"", "ReadDirPlus { cursor: 7, len: 512 }"),
         (
             opcode::WRITE,
-            bytes(&wire::WriteIn { offset: 7, size: 2, write_flags: 5, flags: 8, ..Default::default() }),
+            bytes(&wire::WriteIn {
+                fh: 1,
+                offset: 7,
+                size: 2,
+                write_flags: 5,
+                flags: 8,
+                ..Default::default()
+            }),
             b"ab",
-            "Write(WriteRequest { offset: 7, data: [97, 98], open_flags: 8, kill_privileges: true, \
-             from_cache: true })",
+            "Write(WriteRequest { offset: 7, data: [97, 98], open_flags: 8, kill_privileges: \
+             Some(Caller { uid: 11, gid: 12 }), is_direct: true, from_cache: true })",
         ),
-        (opcode::RELEASE, bytes(&wire::ReleaseIn::default()), b"", "Release"),
+        (
+            opcode::RELEASE,
+            bytes(&wire::ReleaseIn { fh: 1, ..Default::default() }),
+            b"",
+            "Release { handle: 1 }",
+        ),
+        (opcode::RELEASEDIR, bytes(&wire::ReleaseIn::default()), b"", "ReleaseDir"),
         (
             opcode::FSYNC,
             bytes(&wire::FsyncIn { fsync_flags: 1, ..Default::default() }),
@@ -131,16 +144,20 @@ impl<T: IntoBytes + zerocopy::Immutable> AsBytes for T {
     }
 }
 
+fn header(number: u32) -> InHeader {
+    InHeader { opcode: number, uid: 11, gid: 12, ..Default::default() }
+}
+
 /// A request as it is read from the device.
 fn request(number: u32, argument: &[u8], payload: &[u8]) -> Vec<u8> {
     let len = size_of::<InHeader>() + argument.len() + payload.len();
-    let header = InHeader { len: len as u32, opcode: number, unique: 2, nodeid: 1, ..Default::default() };
+    let header = InHeader { len: len as u32, unique: 2, nodeid: 1, ..header(number) };
     [header.as_bytes(), argument, payload].concat()
 }
 
 fn parse(bytes: &[u8]) -> Option<Result<String, Errno>> {
     let (header, argument, payload) = split(bytes)?;
-    Some(Operation::parse(header.opcode, argument, payload).map(|operation| format!("{operation:?}")))
+    Some(Operation::parse(&header, argument, payload).map(|operation| format!("{operation:?}")))
 }
 
 #[test]
@@ -151,7 +168,8 @@ fn each_operation_is_understood() {
         // Through a ring the structure has spare space.
         let mut roomy = argument.clone();
         roomy.resize(128, 0xff);
-        let found = Operation::parse(number, &roomy, payload).map(|operation| format!("{operation:?}"));
+        let found =
+            Operation::parse(&header(number), &roomy, payload).map(|operation| format!("{operation:?}"));
         assert_eq!(found, Ok(expected.to_owned()), "operation {number}");
     }
 }
@@ -176,7 +194,7 @@ fn a_request_cut_short_is_never_taken_for_another() {
 #[test]
 fn unknown_operations_and_flags_are_refused_by_number() {
     let refused = |number, argument: &[u8], payload: &'static [u8]| {
-        Operation::parse(number, argument, payload).map(|operation| format!("{operation:?}"))
+        Operation::parse(&header(number), argument, payload).map(|operation| format!("{operation:?}"))
     };
     // FLUSH, POLL, BMAP, TMPFILE, STATX and future operations.
     for number in [0, 25, 37, 40, 51, 52, 53, 4096, u32::MAX] {
@@ -190,6 +208,8 @@ fn unknown_operations_and_flags_are_refused_by_number() {
         assert_eq!(refused(opcode::LOOKUP, &[], payload), Err(Os::IO.into()), "{payload:?}");
     }
 }
+
+const CALLER: Caller = Caller { uid: 11, gid: 12 };
 
 #[test]
 fn set_attributes_are_those_that_are_marked() {
@@ -206,7 +226,7 @@ fn set_attributes_are_those_that_are_marked() {
         gid: 10,
         ..Default::default()
     };
-    assert_eq!(changes(&sent), SetAttr::default());
+    assert_eq!(changes(&sent, CALLER), SetAttr::default());
     sent.valid = !(set_attr::ATIME_NOW | set_attr::MTIME_NOW);
     let at = |seconds, nanoseconds| Timestamp { seconds, nanoseconds };
     let all = SetAttr {
@@ -217,11 +237,11 @@ fn set_attributes_are_those_that_are_marked() {
         accessed: Some(SetTime::At(at(-2, 5))),
         modified: Some(SetTime::At(at(3, 999_999_999))),
         changed: Some(at(4, 7)),
-        kill_privileges: true,
+        kill_privileges: Some(CALLER),
     };
-    assert_eq!(changes(&sent), all);
+    assert_eq!(changes(&sent, CALLER), all);
     sent.valid = set_attr::ATIME | set_attr::ATIME_NOW | set_attr::MTIME_NOW | set_attr::KILL_SUIDGID;
-    assert_eq!(changes(&sent), SetAttr { accessed: Some(SetTime::Now), ..SetAttr::default() });
+    assert_eq!(changes(&sent, CALLER), SetAttr { accessed: Some(SetTime::Now), ..SetAttr::default() });
 }
 
 #[test]

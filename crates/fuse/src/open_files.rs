@@ -1,0 +1,195 @@
+//! Files that are open: whether the kernel keeps their pages, and which answered the DirectFS ioctl.
+//!
+//! An opening is *cached* (the kernel reads through its page cache) or *direct* (each read and write is a request). A
+//! direct write does not change what the kernel has in its page cache, and a page that it is reading at that moment may
+//! arrive there with the old content after the write. So:
+//!
+//! **Invariants.**
+//! 1. A file that has a direct opening gets no cached one: reads of others do not take its parallel writes away, and
+//!    there is no page that could be old. A direct opening has the kernel drop all pages of the file.
+//! 2. A file has openings of both kinds only if the cached ones came first. Then each direct write is followed by an
+//!    order to drop the pages that it wrote ([`OpenFiles::is_cached`]).
+//! 3. Such a file keeps pages of which nobody knows how old they are, once the last cached opening is gone. So each
+//!    cached opening from then on has the kernel drop them first, until one that did so has ended and with it all
+//!    others: only then is it known that the kernel has dropped them.
+//! 4. A number is among those that were asked about only while the file for which the ioctl was answered has it: a new
+//!    file with a reused number starts outside. A removed file is left out when it is closed or forgotten by the
+//!    kernel, whichever comes last.
+//!
+//! **Locks.** One, held for a look-up or a change.
+//!
+//! **Crash.** Nothing here is persistent: the kernel's openings and pages end with the mount.
+
+use std::collections::HashMap;
+
+use lacuna_nvmfs::Ino;
+use parking_lot::RwLock;
+
+/// How a file was opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Opening {
+    /// Each read and write is a request.
+    Direct,
+    /// The kernel caches the file, and keeps the pages that it has.
+    Cached,
+    /// As [`Opening::Cached`], but the kernel drops the pages that it has.
+    CachedAnew,
+}
+
+impl Opening {
+    /// What the kernel brings back with each request through this opening.
+    pub fn handle(self) -> u64 {
+        u64::from(self == Opening::Direct)
+    }
+
+    /// Whether `handle` is that of a direct opening.
+    pub fn is_direct(handle: u64) -> bool {
+        handle == Opening::Direct.handle()
+    }
+}
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct OpenFiles(RwLock<HashMap<Ino, File>>);
+
+#[derive(Default)]
+struct File {
+    cached: u32,
+    direct: u32,
+    /// The ioctl was answered.
+    is_asked_about: bool,
+    /// The kernel may have pages that are older than the file (invariant 3).
+    may_be_stale: bool,
+    /// An opening since then had the kernel drop them.
+    was_dropped: bool,
+}
+
+impl OpenFiles {
+    /// Notes an opening, which is direct if it `must_be` or the file is open that way. `anew` asks the kernel to drop
+    /// the pages that it has.
+    pub(crate) fn open(&self, ino: Ino, must_be_direct: bool, anew: bool) -> Opening {
+        let mut files = self.0.write();
+        let file = files.entry(ino).or_default();
+        if must_be_direct || file.direct > 0 {
+            file.direct += 1;
+            if file.cached > 0 {
+                (file.may_be_stale, file.was_dropped) = (true, false);
+            }
+            return Opening::Direct;
+        }
+        file.cached += 1;
+        file.was_dropped |= file.may_be_stale;
+        if file.may_be_stale || anew { Opening::CachedAnew } else { Opening::Cached }
+    }
+
+    /// Ends an opening.
+    pub(crate) fn close(&self, ino: Ino, is_direct: bool) {
+        let mut files = self.0.write();
+        let Some(file) = files.get_mut(&ino) else { return };
+        let count = if is_direct { &mut file.direct } else { &mut file.cached };
+        *count = count.saturating_sub(1);
+        if file.cached + file.direct == 0 {
+            file.may_be_stale &= !file.was_dropped;
+            if !file.may_be_stale && !file.is_asked_about {
+                files.remove(&ino);
+            }
+        }
+    }
+
+    /// Whether the kernel may have pages of the file, other than mapped ones, that a direct write does not change.
+    pub(crate) fn is_cached(&self, ino: Ino) -> bool {
+        self.0.read().get(&ino).is_some_and(|file| file.cached > 0)
+    }
+
+    /// The ioctl was answered for this file. True the first time.
+    pub(crate) fn ask(&self, ino: Ino) -> bool {
+        let mut files = self.0.write();
+        !std::mem::replace(&mut files.entry(ino).or_default().is_asked_about, true)
+    }
+
+    /// Whether the ioctl was answered for this file, and the kernel has no pages of it as in [`OpenFiles::is_cached`].
+    pub(crate) fn takes_trims(&self, ino: Ino) -> bool {
+        self.0.read().get(&ino).is_some_and(|file| file.is_asked_about && file.cached == 0)
+    }
+
+    /// Whether the ioctl was answered for this file.
+    #[cfg(test)]
+    pub(crate) fn is_asked_about(&self, ino: Ino) -> bool {
+        self.0.read().get(&ino).is_some_and(|file| file.is_asked_about)
+    }
+
+    /// The number belongs to another file now, or to none.
+    pub(crate) fn remove(&self, ino: Ino) {
+        if self.knows(ino) {
+            self.0.write().remove(&ino);
+        }
+    }
+
+    /// Whether there is anything to remove.
+    pub(crate) fn knows(&self, ino: Ino) -> bool {
+        self.0.read().contains_key(&ino)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Opening::*, *};
+
+    fn ino() -> Ino {
+        Ino::new(20).expect("a number")
+    }
+
+    #[test]
+    fn what_is_open_directly_is_cached_for_nobody() {
+        let files = OpenFiles::default();
+        assert_eq!(files.open(ino(), false, false), Cached);
+        files.close(ino(), false);
+        assert_eq!(files.open(ino(), true, false), Direct);
+        assert_eq!(files.open(ino(), false, false), Direct);
+        assert!(!files.is_cached(ino()));
+        files.close(ino(), true);
+        assert_eq!(files.open(ino(), false, true), Direct);
+        files.close(ino(), true);
+        files.close(ino(), true);
+        assert!(!files.knows(ino()), "nothing is remembered of what is closed");
+        // Nobody wrote behind the kernel's back: its pages were dropped by the direct opening, and none came after.
+        assert_eq!(files.open(ino(), false, false), Cached);
+        assert_eq!(files.open(ino(), false, true), CachedAnew);
+    }
+
+    #[test]
+    fn pages_from_beside_direct_writes_are_dropped_until_it_is_certain() {
+        let files = OpenFiles::default();
+        assert_eq!(files.open(ino(), false, false), Cached);
+        assert_eq!(files.open(ino(), true, false), Direct);
+        assert!(files.is_cached(ino()), "each direct write must be followed by an order to drop");
+        files.close(ino(), false);
+        assert!(!files.is_cached(ino()));
+        files.close(ino(), true);
+        // The second may read before the kernel has dropped the pages for the first.
+        for _ in 0..2 {
+            assert_eq!(files.open(ino(), false, false), CachedAnew);
+        }
+        files.close(ino(), false);
+        assert_eq!(files.open(ino(), false, false), CachedAnew);
+        files.close(ino(), false);
+        files.close(ino(), false);
+        assert_eq!(files.open(ino(), false, false), Cached);
+        // Mixed again after that: what was dropped before counts for nothing.
+        assert_eq!(files.open(ino(), true, false), Direct);
+        files.close(ino(), true);
+        files.close(ino(), false);
+        assert_eq!(files.open(ino(), false, false), CachedAnew);
+    }
+
+    #[test]
+    fn a_new_file_with_the_number_starts_afresh() {
+        let files = OpenFiles::default();
+        assert!(files.ask(ino()) && !files.ask(ino()) && files.is_asked_about(ino()));
+        files.open(ino(), false, false);
+        files.close(ino(), false);
+        assert!(files.is_asked_about(ino()), "a program that opens a file again need not ask again");
+        files.remove(ino());
+        assert!(!files.knows(ino()) && !files.is_asked_about(ino()));
+    }
+}
