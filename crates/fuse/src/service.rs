@@ -658,7 +658,7 @@ mod tests {
         let service = service();
         let inodes = || service.statfs().map(|stat| stat.inodes - stat.free_inodes).expect("tells");
         let before = inodes();
-        let made = service.mkdir(FUSE_ROOT, b"d", 0o750, Caller { uid: 5, gid: 6 }).expect("makes");
+        let made = service.mkdir(FUSE_ROOT, b"d", 0o750, Caller { uid: 5, gid: 6, umask: 0 }).expect("makes");
         let number = made.ino.number();
         service.rmdir(FUSE_ROOT, b"d").expect("removes");
         let Ok(Attr { nlink: 0, uid: 5, perm: 0o750, kind: FileKind::Directory, .. }) =

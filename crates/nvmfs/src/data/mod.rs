@@ -313,6 +313,7 @@ impl Data {
                     inode.drop_privileges();
                 }
                 inode.set_times((inode.times().0, update.now(), update.now()));
+                true
             });
             return changed.map(drop);
         }

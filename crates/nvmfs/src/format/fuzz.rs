@@ -48,7 +48,7 @@ fn inode_fields(mut inode: Inode) {
     }
     inode.drop_privileges();
     inode.count_change();
-    inode.set_xattrs(&[1; 400], false);
+    inode.set_xattrs(&[1; 400], super::Marks::default());
     inode.seal();
 }
 

@@ -55,4 +55,6 @@ pub struct Caller {
     pub uid: u32,
     /// Group of the new object, unless its directory passes on its own (setgid).
     pub gid: u32,
+    /// Permissions that the new object does not get (`umask`), unless its directory has a default access control list.
+    pub umask: u32,
 }
