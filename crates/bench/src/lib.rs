@@ -1,4 +1,8 @@
 //! Benchmarks for Lacuna and, behind the same traits, for other engines.
+//!
+//! layers: ack_file, block_stat, latencies, mysql, plan, progress, random, side_by_side, trace, verdict
+//! layers: < flash, page_traffic, row_compression, shuffle, zipf < requesters < loading < figures < linkbench
+//! layers: < engine, iobench, trimbench < proof, tpcc
 
 mod ack_file;
 mod block_stat;
@@ -23,6 +27,7 @@ pub mod tpcc;
 pub mod trace;
 pub mod trimbench;
 mod verdict;
+mod zipf;
 
 pub use block_stat::{DeviceTraffic, device_traffic, tree_bytes};
 pub use figures::Figures;

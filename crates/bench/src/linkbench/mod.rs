@@ -29,7 +29,6 @@ mod schema;
 #[cfg(test)]
 mod tests;
 mod verify;
-mod zipf;
 
 use std::{path::PathBuf, sync::atomic::AtomicU64};
 
@@ -46,8 +45,6 @@ pub use mysql::{Format, SqlDb, SqlTxn, Written};
 pub use payload::NODE_DATA_BYTES_MAX;
 pub use report::{RunReport, comparison};
 pub use verify::{Verified, verify_acks};
-
-pub(crate) use zipf::Zipf;
 
 /// Types of links in the graph.
 const LINK_TYPES: usize = 2;
