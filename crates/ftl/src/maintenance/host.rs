@@ -58,7 +58,7 @@ impl Maintenance {
         let all = lent
             .iter()
             .flat_map(|segment| offsets.clone().map(|offset| self.volume.offset(*segment, offset)));
-        let written = all.into_iter().try_for_each(|at| self.volume.device().write_at(at, &zeros));
+        let written = all.into_iter().try_for_each(|at| self.volume.device().write_if_space(at, &zeros));
         let synced = self.volume.device().sync();
         let mut log = self.journal.lock();
         match &written {
