@@ -16,6 +16,7 @@ mod mariadb_demo;
 mod metrics;
 mod mount;
 mod phases;
+mod printable;
 mod progress;
 mod scrub;
 mod size;
@@ -151,8 +152,10 @@ fn explain(usage: &clap::Error) -> ExitCode {
         return ExitCode::from(2);
     }
     let text = usage.to_string();
-    let lines: Vec<&str> = text.lines().take_while(|line| !line.is_empty()).map(str::trim).collect();
-    let line = lines.join(" ");
+    let mistake = text.lines().take_while(|line| !line.is_empty()).map(str::trim);
+    // What was meant, if something known is similar.
+    let tips = text.lines().filter(|line| line.trim_start().starts_with("tip: a similar")).map(str::trim);
+    let line = mistake.chain(tips).collect::<Vec<_>>().join(" ");
     complain(&format!("{} (see --help)", line.trim_start_matches("error: ")));
     ExitCode::from(2)
 }
@@ -170,13 +173,13 @@ fn chain(error: &anyhow::Error) -> String {
 
 fn complain(what: &str) {
     let line = what.split_whitespace().collect::<Vec<_>>().join(" ");
-    let _ = writeln!(std::io::stderr(), "lacuna: {line}");
+    let _ = writeln!(std::io::stderr(), "lacuna: {}", printable::one_line(&line));
 }
 
-/// Prints to standard output. A reader that went away is not an error.
+/// Prints to standard output, for a terminal. A reader that went away is not an error.
 fn say(text: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+    match out.write_all(printable::lines(text).as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error.into()),
         _ => Ok(()),
     }
