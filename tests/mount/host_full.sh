@@ -9,7 +9,7 @@ own_work=1
 small=$WORK/small
 mkdir "$small"
 mount -t tmpfs -o size=48M tmpfs "$small" || skip "no tmpfs on this machine"
-trap 'code=$?; umount -l "$mnt" 2>/dev/null; umount -l "$small"; finish $code' EXIT
+trap 'code=$?; umount -l "$mnt" 2>/dev/null || true; umount -l "$small" || true; finish $code' EXIT
 mnt=$WORK/mnt store=$small/store
 mkdir "$mnt"
 remount_with=(--threads 4)

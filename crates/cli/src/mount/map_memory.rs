@@ -4,9 +4,9 @@
 //! many as one who writes files. So the memory for the map is bounded; what does not fit is read again when it is needed.
 //!
 //! The bound is what the map of a full store takes when its extents are 4 KiB long on average, so that ordinary stores
-//! are never short of it, but no more than an eighth of the memory that this process may use. Both are rules of thumb
-//! with a reason: 16 bytes an extent are what `crates/ftl/examples/map_memory.rs` measures, rounded up, and the example
-//! shows that a quarter of what the map needs costs random writes no more than half of their speed.
+//! are never short of it, but no more than an eighth of the memory that this process may use. The example `map_memory`
+//! of the ftl measures both: an extent takes 14.5 bytes, and with a quarter of the memory that a map needs a store in
+//! memory does half as many random overwrites (132,000 instead of 262,000 a second) and a third of the random reads.
 
 use std::{fs, path::Path};
 
