@@ -107,8 +107,28 @@ timeout 120 "$LACUNA" info "$store" 2>"$WORK/error" && fail "a stopped process a
 kill -CONT "$pid"
 grep -q 'does not answer' "$WORK/error" || fail "no clear line: $(cat "$WORK/error")"
 
-# A directory that others made, or may write to, is not used for the socket.
+# Even with a socket that lets everybody in, the process answers its own user and root only.
+socket=/run/lacuna/$(stat -c 'file-%D-' "$store")$(printf %x "$(stat -c %i "$store")").sock
+[ -S "$socket" ] || fail "there is no $socket"
+chmod 666 "$socket"
+client='use IO::Socket::UNIX; my $s = IO::Socket::UNIX->new(Peer => $ARGV[0]) or die; print $s "ping\n"; print <$s>'
+[ "$(perl -e "$client" "$socket")" = ok ] || fail "root gets no answer"
+[ -z "$(as_nobody perl -e "$client" "$socket" 2>/dev/null)" ] || fail "another user gets an answer"
 umount_store
+# And a client believes its own user only, wherever the other listens.
+perl -e 'use IO::Socket::UNIX; use POSIX (); $SIG{PIPE} = "IGNORE";
+    socket(my $s, AF_UNIX, SOCK_STREAM, 0) or die; bind($s, pack_sockaddr_un($ARGV[0])) or die;
+    POSIX::setuid($ARGV[1]) or die; listen($s, 5) or die;
+    while (accept(my $c, $s)) { <$c>; print $c "ok\nforged\n"; close $c }' "$socket" "$nobody" &
+impostor=$!
+await "nobody listens in the owner's place" perl -e "$client" "$socket" >/dev/null 2>&1
+"$LACUNA" metrics "$store" >"$WORK/forged" 2>"$WORK/error" && fail "another user is believed"
+grep -q forged "$WORK/forged" && fail "another user's answer is shown"
+grep -q "user $nobody answers in its owner's place" "$WORK/error" || fail "no clear line: $(cat "$WORK/error")"
+kill "$impostor"
+rm "$socket"
+
+# A directory that others made, or may write to, is not used for the socket.
 touch "$WORK/stranger"
 chmod 777 "$WORK"
 own=/tmp/lacuna-$nobody
