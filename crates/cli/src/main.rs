@@ -3,7 +3,7 @@
 //! Every failure is one line `lacuna: <place>: <cause>` on standard error: exit code 2 when the
 //! command line makes no sense, else 1.
 //!
-//! layers: control, output, progress, size, trace < live, phases, tables < info < check, table
+//! layers: printable < control, output, progress, size, trace < live, phases, tables < info < check, table
 //! layers: < files, flash_model, format, iobench, linkbench, mariadb_demo, metrics, mount, scrub, tpcc, trimbench
 //! layers: < verdict
 
@@ -21,6 +21,7 @@ mod metrics;
 mod mount;
 mod output;
 mod phases;
+mod printable;
 mod progress;
 mod scrub;
 mod size;
@@ -153,8 +154,11 @@ fn explain(usage: &clap::Error) -> ExitCode {
         return ExitCode::from(2);
     }
     let text = usage.to_string();
-    let lines: Vec<&str> = text.lines().take_while(|line| !line.is_empty()).map(str::trim).collect();
-    let line = lines.join(" ");
+    let mistake = text.lines().take_while(|line| !line.is_empty()).map(str::trim);
+    // What was meant, if something known is similar.
+    let is_tip = |line: &&str| line.starts_with("tip: ") && line.contains("similar");
+    let tips = text.lines().map(str::trim).filter(is_tip);
+    let line = mistake.chain(tips).collect::<Vec<_>>().join(" ");
     complain(&format!("{} (see --help)", line.trim_start_matches("error: ")));
     ExitCode::from(2)
 }
@@ -170,7 +174,7 @@ fn chain(error: &anyhow::Error) -> String {
     })
 }
 
-#[cfg(test)]
+[cfg(test)]
 mod tests {
     use super::*;
 

@@ -31,7 +31,7 @@ use crate::{
     service::{Errno, WriteRequest},
 };
 
-/// No request needs a handle: a file's number is enough.
+/// Requests about directories need no handle: the number is enough.
 const NO_HANDLE: FileHandle = FileHandle(0);
 
 /// Capabilities to request from the kernel, where it offers them.
@@ -280,7 +280,7 @@ impl Filesystem for Adapter {
 
     fn open(&self, _: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         match self.0.open(ino.0) {
-            Ok(()) => reply.opened(NO_HANDLE, self.open_flags(flags.0)),
+            Ok(()) => reply.opened(FileHandle(Service::handle(flags.0)), self.open_flags(flags.0)),
             Err(errno) => reply.error(errno.into()),
         }
     }
@@ -297,8 +297,8 @@ impl Filesystem for Adapter {
     ) {
         match self.0.create(parent.0, name.as_bytes(), mode, caller(request)) {
             Ok(attr) => {
-                let flags = self.open_flags(flags);
-                reply.created(&ttl(&attr), &self.attr(&attr), generation(&attr), NO_HANDLE, flags);
+                let (handle, flags) = (FileHandle(Service::handle(flags)), self.open_flags(flags));
+                reply.created(&ttl(&attr), &self.attr(&attr), generation(&attr), handle, flags);
             }
             Err(errno) => reply.error(errno.into()),
         }
@@ -470,14 +470,14 @@ impl Filesystem for Adapter {
         &self,
         _: &Request,
         ino: INodeNo,
-        _: FileHandle,
+        handle: FileHandle,
         _: IoctlFlags,
         command: u32,
         _: &[u8],
         _: u32,
         reply: ReplyIoctl,
     ) {
-        match self.0.ioctl(ino.0, command) {
+        match self.0.ioctl(ino.0, handle.0, command) {
             Ok(()) => reply.ioctl(0, &[]),
             Err(errno) => reply.error(errno.into()),
         }
@@ -571,7 +571,7 @@ fn sized(result: Result<Vec<u8>, Errno>, size: u32, reply: ReplyXattr) {
 }
 
 fn caller(request: &Request) -> Caller {
-    Caller { uid: request.uid(), gid: request.gid() }
+    Caller { uid: request.uid(), gid: request.gid(), umask: 0 }
 }
 
 fn generation(attr: &Attr) -> Generation {

@@ -173,8 +173,8 @@ pub(super) fn attr_out(found: &Attr, block_bytes: u32) -> wire::AttrOut {
 }
 
 /// No request needs a handle: a file's number is enough.
-pub(super) fn opened(open_flags: u32) -> wire::OpenOut {
-    wire::OpenOut { fh: 0, open_flags, _backing_id: 0 }
+pub(super) fn opened(handle: u64, open_flags: u32) -> wire::OpenOut {
+    wire::OpenOut { fh: handle, open_flags, _backing_id: 0 }
 }
 
 pub(super) fn stat_fs(stat: &StatFs) -> wire::StatFsOut {

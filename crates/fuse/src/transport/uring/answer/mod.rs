@@ -27,7 +27,7 @@ pub(super) fn answer(
     out: &mut [u8],
 ) -> Result<usize, Errno> {
     let operation = Operation::parse(header.opcode, argument, payload)?;
-    let caller = Caller { uid: header.uid, gid: header.gid };
+    let caller = Caller { uid: header.uid, gid: header.gid, umask: 0 };
     let mut reply = Reply::new(out);
     Answer { service, ino: header.nodeid, caller, reply: &mut reply }.respond(operation)?;
     Ok(reply.len())
@@ -61,7 +61,7 @@ impl Answer<'_, '_> {
             Operation::Link { ino: linked, name } => self.entry(service.link(linked, ino, name)),
             Operation::Create { name, mode, flags } => {
                 self.entry(service.create(ino, name, mode, caller))?;
-                self.reply.put(&reply::opened(self.open_flags(flags)))
+                self.reply.put(&reply::opened(Service::handle(flags), self.open_flags(flags)))
             }
             Operation::ReadDir { cursor, len } => self.read_dir(cursor, len),
             Operation::ReadDirPlus { cursor, len } => self.read_dir_plus(cursor, len),
@@ -77,11 +77,11 @@ impl Answer<'_, '_> {
         match operation {
             Operation::Open { flags } => {
                 service.open(ino)?;
-                self.reply.put(&reply::opened(self.open_flags(flags)))
+                self.reply.put(&reply::opened(Service::handle(flags), self.open_flags(flags)))
             }
             Operation::OpenDir => {
                 service.open(ino)?;
-                self.reply.put(&reply::opened(0))
+                self.reply.put(&reply::opened(0, 0))
             }
             Operation::Read { offset, len } => {
                 self.reply.fill(len as usize, |buf| service.read(ino, offset, buf))
@@ -96,8 +96,8 @@ impl Answer<'_, '_> {
             Operation::GetXattr { name, len } => self.reply.sized(&service.getxattr(ino, name)?, len),
             Operation::ListXattr { len } => self.reply.sized(&service.listxattr(ino, caller)?, len),
             Operation::RemoveXattr { name } => service.removexattr(ino, name),
-            Operation::Ioctl { command } => {
-                service.ioctl(ino, command)?;
+            Operation::Ioctl { handle, command } => {
+                service.ioctl(ino, handle, command)?;
                 self.reply.put(&wire::IoctlOut { in_iovs: 1, ..wire::IoctlOut::default() })
             }
             Operation::Fallocate { offset, len, mode } => service.fallocate(ino, offset, len, mode, caller),

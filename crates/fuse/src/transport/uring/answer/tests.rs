@@ -45,7 +45,7 @@ fn create(service: &Service, name: &[u8]) -> u64 {
     let (entry, opened) = made.split_at(size_of::<wire::EntryOut>());
     let entry: wire::EntryOut = exactly(entry);
     let direct = wire::FOPEN_DIRECT_IO | wire::FOPEN_PARALLEL_DIRECT_WRITES;
-    assert_eq!(exactly::<wire::OpenOut>(opened), reply::opened(direct));
+    assert_eq!(exactly::<wire::OpenOut>(opened), reply::opened(1, direct));
     assert_eq!((entry.attr.mode, entry.attr.uid, entry.attr.gid), (mode, 11, 12));
     assert_eq!((entry.nodeid, entry.attr.blksize), (entry.attr.ino, 65536));
     entry.nodeid

@@ -90,9 +90,9 @@ fn of_data() -> Vec<Row> {
         (opcode::REMOVEXATTR, vec![], b"a\0", "RemoveXattr { name: [97] }"),
         (
             opcode::IOCTL,
-            bytes(&wire::IoctlIn { cmd: 10, ..Default::default() }),
+            bytes(&wire::IoctlIn { fh: 1, cmd: 10, ..Default::default() }),
             b"\x01",
-            "Ioctl { command: 10 }",
+            "Ioctl { handle: 1, command: 10 }",
         ),
         (
             opcode::FALLOCATE,
