@@ -174,7 +174,7 @@ fn chain(error: &anyhow::Error) -> String {
     })
 }
 
-[cfg(test)]
+#[cfg(test)]
 mod tests {
     use super::*;
 
