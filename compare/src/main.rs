@@ -12,15 +12,16 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::ExitCode,
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::Duration,
 };
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use lacuna_bench::{
-    DeviceTraffic,
+    DeviceTraffic, Plan,
     engine::EngineDb,
     linkbench::{self, AckLog, Config, Db, RunReport, comparison},
+    now_ms,
 };
 use lacuna_engine::{StoreOptions, TableKind, TableOptions};
 use lacuna_nvmfs::{FormatOptions, VfsOptions, format_path, open_vfs};
@@ -185,15 +186,17 @@ fn format_device(device: &Path) -> Result<()> {
 fn measure<D: Db>(arguments: &Arguments, db: D) -> Result<(D, RunReport, Option<DeviceTraffic>)> {
     let config = Config {
         ids: arguments.ids,
-        loaders: LOADERS,
-        requesters: arguments.requesters,
-        warmup: Duration::from_secs(arguments.warmup),
-        seconds: Duration::from_secs(arguments.seconds),
-        requests_min: 0,
-        seed: arguments.seed,
-        epoch_ms: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64,
         distribution: arguments.distribution.clone(),
-        quiet: false,
+        plan: Plan {
+            loaders: LOADERS,
+            requesters: arguments.requesters,
+            warmup: Duration::from_secs(arguments.warmup),
+            seconds: Duration::from_secs(arguments.seconds),
+            requests_min: 0,
+            seed: arguments.seed,
+            epoch_ms: now_ms(),
+            quiet: false,
+        },
     };
     let (name, compression) = (arguments.contestant.name.as_str(), arguments.contestant.compression());
     let db = OnDevice::new(db, arguments.device.clone());

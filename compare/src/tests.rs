@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeMap, fs, ops::ControlFlow, path::Path, thread, time::Duration};
 
-use lacuna_bench::linkbench::{self, AckLog, Config, Db, DbError, DbResult, Table, Txn, verify_acks};
+use lacuna_bench::{
+    Plan,
+    linkbench::{self, AckLog, Config, Db, DbError, DbResult, Table, Txn, verify_acks},
+};
 
 use crate::{
     peer::{Compression, Peer, PeerDb, Settings},
@@ -150,15 +153,17 @@ fn linkbench_config(directory: &Path) -> Config {
     fs::write(&distribution, "nlinks\n0 45\n1 77\n3 93\n10 99\n60 99.9\n2000 100\n").unwrap();
     Config {
         ids: 2000,
-        loaders: 3,
-        requesters: 4,
-        warmup: Duration::ZERO,
-        seconds: Duration::ZERO,
-        requests_min: 500,
-        seed: 1,
-        epoch_ms: 1_700_000_000_000,
         distribution: Some(distribution),
-        quiet: true,
+        plan: Plan {
+            loaders: 3,
+            requesters: 4,
+            warmup: Duration::ZERO,
+            seconds: Duration::ZERO,
+            requests_min: 500,
+            seed: 1,
+            epoch_ms: 1_700_000_000_000,
+            quiet: true,
+        },
     }
 }
 

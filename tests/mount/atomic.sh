@@ -26,7 +26,7 @@ blocks() {
 
 # How many writes the daemon has answered.
 writes() {
-    "$LACUNA" metrics "$store" | awk '$1 == "lacuna_writes_total" { print $2 }'
+    metric writes_total
 }
 
 has_written() {

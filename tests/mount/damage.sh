@@ -47,7 +47,7 @@ for _ in $(seq 5); do
 done
 # Whether a file is ready is nothing to complain about.
 perl -e 'vec(my $files, 0, 1) = 1; select($files, undef, undef, 0) == 1 or die' <"$mnt/sound" || fail "select"
-errors=$("$LACUNA" metrics "$store" | awk '$1 == "lacuna_io_errors_total" { print $2 }')
+errors=$(metric io_errors_total)
 rm "$mnt/damaged" || fail "a damaged file cannot be removed"
 echo new >"$mnt/new"
 umount_store
@@ -93,11 +93,34 @@ grep -Eq 'Input/output error|No space left' "$WORK/error" || fail "instead of EI
 (echo later >"$mnt/later") 2>"$WORK/error" && fail "writes go on after a failed one"
 grep -q 'Input/output error' "$WORK/error" || fail "instead of EIO: $(cat "$WORK/error")"
 [ "$(sha256sum <"$mnt/synced")" = "$sum" ] || fail "reads do not go on beside a failed write"
+# Whoever runs the machine is told, with the way back.
+[ "$(metric failed reason=)" = 1 ] || fail "no metric tells: $("$LACUNA" metrics "$store" | grep failed)"
+"$LACUNA" info "$store" | grep -q 'STOPPED after a failure: ' || fail "info does not tell"
 umount "$mnt" || fail "cannot be unmounted after a failure"
 for _ in $(seq 100); do "$LACUNA" metrics "$store" >/dev/null 2>&1 || break; sleep 0.1; done
 mount -o remount,size=400M "$small"
 "$LACUNA" check "$store" || fail "not sound once the device is well"
 mount_store
 [ "$(sha256sum <"$mnt/synced")" = "$sum" ] || fail "what was synced is lost"
+rm -f "$mnt/too-much"
+check_store
+
+# The same, for a supervisor that starts the process again.
+leave_no_space() { mount -o "remount,size=$(($(du -m "$small/disk" | cut -f1) + 1))M" "$small" 2>/dev/null; }
+await "space cannot be taken away" leave_no_space
+"$LACUNA" mount --foreground --exit-on-failure "$store" "$mnt" 2>"$WORK/log" &
+daemon=$!
+await "not mounted" mountpoint -q "$mnt"
+(head -c 100M /dev/urandom >"$mnt/too-much" && sync "$mnt/too-much") 2>/dev/null && fail "no failure"
+code=0
+wait "$daemon" || code=$?
+[ "$code" = 1 ] || fail "the process of a stopped store ends with $code"
+grep -q "stopped after a failure: .*Once the device is well again: lacuna umount" "$WORK/log" ||
+    fail "no way back in the log: $(cat "$WORK/log")"
+mountpoint -q "$mnt" && fail "a dead mount is left"
+mount -o remount,size=400M "$small"
+"$LACUNA" check "$store" || fail "not sound after the exit"
+mount_store
+[ "$(sha256sum <"$mnt/synced")" = "$sum" ] || fail "what was synced is lost by the exit"
 check_store
 echo "damage: passed"

@@ -89,6 +89,12 @@ check_store() {
     "$LACUNA" check "$store" || fail "the store is not sound"
 }
 
+# A metric of the mounted store, by its name without the prefix; further words are parts of the labels.
+metric() {
+    "$LACUNA" metrics "$store" | awk -v name="lacuna_$1{" -v label="${2:-}" \
+        'index($0, name) == 1 && index($0, label) { print $NF }'
+}
+
 # The process that serves the mount.
 daemon_pid() {
     local pid

@@ -47,10 +47,6 @@ status() {
     sql "show global status like '$1'" | cut -f2
 }
 
-metric() {
-    "$LACUNA" metrics "$store" | awk -v name="lacuna_$1" '$1 == name { print $2 }'
-}
-
 # Only what was started here.
 stop_all() {
     [ -z "${mariadb_pid:-}" ] || kill -9 "$mariadb_pid" 2>/dev/null || true

@@ -57,7 +57,8 @@ before=$(find . -type f ! -name huge -exec sha256sum {} + | sort)
 cd "$WORK"
 "$LACUNA" info "$store" | grep -q mounted || fail "info of a mounted store"
 "$LACUNA" check "$store" >/dev/null || fail "check of a mounted store"
-"$LACUNA" metrics "$store" | grep -q '^lacuna_writes_total [1-9]' || fail "metrics"
+[ "$(metric writes_total)" -gt 0 ] && [ "$(metric up)" = 1 ] && [ "$(metric failed)" = 0 ] || fail "metrics"
+[ "$(metric request_seconds_count 'operation="write"')" -gt 0 ] || fail "latencies"
 "$LACUNA" mount "$store" "$WORK" 2>/dev/null && fail "a store was mounted twice"
 check_store
 mount_store

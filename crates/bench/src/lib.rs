@@ -1,4 +1,8 @@
 //! Benchmarks for Lacuna and, behind the same traits, for other engines.
+//!
+//! layers: ack_file, block_stat, latencies, mysql, plan, progress, random, side_by_side, trace, verdict
+//! layers: < flash, page_traffic, row_compression, shuffle, zipf < requesters < loading < figures < linkbench
+//! layers: < engine, iobench, trimbench < proof, tpcc
 
 mod ack_file;
 mod block_stat;
@@ -11,6 +15,7 @@ pub mod linkbench;
 mod loading;
 pub mod mysql;
 mod page_traffic;
+mod plan;
 mod progress;
 pub mod proof;
 mod random;
@@ -22,10 +27,12 @@ pub mod tpcc;
 pub mod trace;
 pub mod trimbench;
 mod verdict;
+mod zipf;
 
 pub use block_stat::{DeviceTraffic, device_traffic, tree_bytes};
 pub use figures::Figures;
 pub use latencies::Summary;
 pub use page_traffic::PageTraffic;
+pub use plan::{Plan, now_ms};
 pub use requesters::{Footprint, Measured};
 pub use verdict::{Bound, Estimate, Verdict};

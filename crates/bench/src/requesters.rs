@@ -9,7 +9,7 @@ use std::{
 use anyhow::Result;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::{latencies::Latencies, page_traffic::PageTraffic, progress::Progress};
+use crate::{latencies::Latencies, page_traffic::PageTraffic, plan::Plan, progress::Progress};
 
 /// Space that a database takes and traffic that it caused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,30 +54,6 @@ pub(crate) trait Requester {
     fn retries(&self) -> u64;
 }
 
-/// The settings of a request phase.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Plan {
-    pub requesters: u32,
-    pub warmup: Duration,
-    pub seconds: Duration,
-    /// The measured part goes on until so many requests were made, however long that takes.
-    pub requests_min: u64,
-    pub quiet: bool,
-    /// How many operations there are.
-    pub operations: usize,
-}
-
-impl Plan {
-    /// Requests after which at least `requests_min` were measured, when the measured part begins after `done`.
-    fn enough(self, done: u64) -> u64 {
-        match self.requests_min {
-            0 => 0,
-            // Each requester may still end one that began before.
-            measured => done + u64::from(self.requesters) + measured,
-        }
-    }
-}
-
 /// The results of the request phase.
 #[derive(Clone, Debug)]
 pub(crate) struct Requested {
@@ -101,12 +77,13 @@ const WARMING: u8 = 0;
 const MEASURED: u8 = 1;
 const STOPPED: u8 = 2;
 
-/// Runs the request phase; `requester` makes the one with a number. Requests that begin while it is
+/// Runs the request phase; `requester` makes the one with a number, which draws from so many `operations`. Requests that begin while it is
 /// measured count; the last ones are waited for. The database is settled at the end, and traffic and
 /// processor time include that, so that deferred work is counted; work that the warm-up deferred is included as well.
 pub(crate) fn run<R: Requester>(
     database: &impl Measured,
     plan: Plan,
+    operations: usize,
     requester: impl Fn(u64) -> R + Sync,
 ) -> Result<Requested> {
     let (phase, requests) = (AtomicU8::new(WARMING), AtomicU64::new(0));
@@ -119,7 +96,7 @@ pub(crate) fn run<R: Requester>(
         format!("{} done, {per_second:.0} per second{warming}", now.1)
     });
     let work = |number: u64| {
-        let result = run_one(requester(number), plan.operations, &phase, &requests);
+        let result = run_one(requester(number), operations, &phase, &requests);
         if result.is_err() {
             phase.store(STOPPED, Relaxed);
         }
@@ -139,7 +116,7 @@ pub(crate) fn run<R: Requester>(
                 wait_unless_stopped(&phase, plan.seconds, || requests.load(Relaxed) >= enough);
             }
             phase.store(STOPPED, Relaxed);
-            let (mut latencies, mut retries) = (Latencies::new(plan.operations), 0);
+            let (mut latencies, mut retries) = (Latencies::new(operations), 0);
             for requester in requesters {
                 let (its_latencies, its_retries) = requester.join().expect("a requester panicked")?;
                 latencies.merge(&its_latencies);

@@ -5,7 +5,7 @@ use clap::Args;
 use lacuna_engine::{Store, StoreOptions};
 use lacuna_nvmfs::{CheckDepth, OpenedVfs, VfsOptions, open_vfs};
 
-use crate::{control, info::holds_tables, progress::Shown, say};
+use crate::{control, info::holds_tables, printable::one_line, progress::Shown, say};
 
 /// Prove that a store is sound, from the flash up to its tables; exit code 0 if it is
 #[derive(Args)]
@@ -50,7 +50,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 
 fn report(name: &str, findings: &[&str], summary: &str) -> Result<()> {
     for finding in findings {
-        say(&format!("{name}: {finding}\n"))?;
+        say(&format!("{}\n", one_line(&format!("{name}: {finding}"))))?;
     }
     if !findings.is_empty() {
         bail!("{name}: not sound: {} findings", findings.len());

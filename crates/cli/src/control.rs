@@ -8,6 +8,15 @@
 //! The socket's name follows from the identity of the store file or block device, not from its path: all
 //! paths to a store lead to the same socket. It lies in `/run/lacuna` for root, else in the user's own
 //! runtime directory. A socket without a listener was left by a killed process.
+//!
+//! **Who may ask and answer.** Where a user has no runtime directory, the socket's directory has a name that others can
+//! guess and make. So:
+//! 1. A directory is used only if it belongs to this user and nobody else can write to it; a user's own cannot be read
+//!    by others either. Anything else in its place, a symbolic link too, is an error.
+//! 2. Either side looks at the other's user id (`SO_PEERCRED`): the owner answers its own user and root, and a client
+//!    believes its own user only.
+//! 3. No side waits for the other without end: an owner that does not take a question or answers no `ping` within
+//!    [`PATIENCE`] is reported. Only the answer of an owner that has answered a ping may take longer.
 
 use std::{
     fs, io,
@@ -19,19 +28,32 @@ use std::{
     path::{Path, PathBuf},
     sync::Arc,
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::Context;
+use rustix::{
+    net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt},
+    process::{Uid, geteuid},
+};
 
 /// Longest question in bytes.
 const QUESTION_BYTES_MAX: u64 = 4096;
 /// How long a client may take over its question.
 const QUESTION_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How often an owner is asked that ends meanwhile, and how long its end may take in between.
-const ATTEMPTS: u32 = 10;
+/// How long a client waits for an owner that listens but does not answer.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How long an owner may take to end that closes its store or ends during a question, and the pause between questions.
+const END_TIMEOUT: Duration = Duration::from_secs(60);
 const ATTEMPT_PAUSE: Duration = Duration::from_millis(20);
+
+/// What an owner answers whose store is being closed.
+pub(crate) const CLOSING: &str = "about to close";
+
+/// The question whose answer may take as long as reading the whole store.
+const LONG_QUESTION: &str = "check";
 
 /// Answers a question, or returns the reason why not.
 pub(crate) type Answerer = dyn Fn(&str) -> Result<String, String> + Send + Sync;
@@ -44,12 +66,9 @@ pub(crate) struct Listener {
 impl Listener {
     /// Listens for questions about `store`. The caller owns the store, so no other process may listen.
     pub(crate) fn start(store: &Path, answerer: Arc<Answerer>) -> io::Result<Listener> {
-        let path = socket_path(store)?;
-        if let Some(directory) = path.parent() {
-            // All users may list root's directory; a user's is private.
-            let mode = if rustix::process::geteuid().is_root() { 0o755 } else { 0o700 };
-            fs::DirBuilder::new().recursive(true).mode(mode).create(directory)?;
-        }
+        let directory = Directory::of_this_user();
+        directory.make()?;
+        let path = directory.path.join(socket_name(store)?);
         match fs::remove_file(&path) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -57,7 +76,7 @@ impl Listener {
         let listener = UnixListener::bind(&path)?;
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
         thread::Builder::new().name("control".into()).spawn(move || {
-            for client in listener.incoming().flatten() {
+            for client in listener.incoming().flatten().filter(may_ask) {
                 let answerer = Arc::clone(&answerer);
                 // A slow client must not keep the others from asking.
                 let _ = thread::Builder::new()
@@ -91,60 +110,173 @@ fn serve(mut client: UnixStream, answerer: &Answerer) -> io::Result<()> {
     }
 }
 
-/// Asks the owner of `store`; `None` when no process listens. If the owner ends during the question, it is repeated, so
-/// that the answer is the next owner's, or `None`.
+/// By invariant 2.
+fn may_ask(client: &UnixStream) -> bool {
+    sockopt::socket_peercred(client).is_ok_and(|peer| peer.uid.is_root() || peer.uid == geteuid())
+}
+
+/// Asks the owner of `store`; `None` when no process listens. If the owner closes the store or ends during the question,
+/// it is repeated, so that the answer is the next owner's, or `None`.
 pub(crate) fn ask(store: &Path, question: &str) -> anyhow::Result<Option<String>> {
-    let mut attempts = 1;
+    let name = store.display();
+    let directory = Directory::of_this_user();
+    if !directory.is_there().with_context(|| format!("{name}: its owner cannot be asked"))? {
+        return Ok(None);
+    }
+    let socket = directory.path.join(socket_name(store).with_context(|| name.to_string())?);
+    if question == LONG_QUESTION && ask_until(&socket, "ping", END_TIMEOUT, Some(PATIENCE))?.is_none() {
+        return Ok(None);
+    }
+    let patience = (question != LONG_QUESTION).then_some(PATIENCE);
+    ask_until(&socket, question, END_TIMEOUT, patience).with_context(|| name.to_string())
+}
+
+/// Whether a process listens for questions about `store`.
+pub(crate) fn has_owner(store: &Path) -> bool {
+    let directory = Directory::of_this_user();
+    let is_trusted = directory.is_there().unwrap_or(false);
+    is_trusted && socket_name(store).is_ok_and(|name| connect(&directory.path.join(name)).is_ok())
+}
+
+fn ask_until(
+    socket: &Path,
+    question: &str,
+    end_timeout: Duration,
+    patience: Option<Duration>,
+) -> anyhow::Result<Option<String>> {
+    let deadline = Instant::now() + end_timeout;
     loop {
-        match ask_once(store, question) {
-            Err(error) if attempts < ATTEMPTS && is_cut_off(&error) => attempts += 1,
-            result => return result,
+        match ask_once(socket, question, patience) {
+            Ok(Answered::Nobody) => return Ok(None),
+            Ok(Answered::Body(body)) => return Ok(Some(body)),
+            Ok(Answered::Refused(reason)) => anyhow::bail!("{reason}"),
+            Ok(Answered::Ending) if Instant::now() < deadline => {}
+            Ok(Answered::Ending) => anyhow::bail!("its owner gave no answer"),
+            Err(error) if is_cut_off(&error) && Instant::now() < deadline => {}
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                anyhow::bail!("its owner does not answer; it may be stopped (SIGSTOP) or wait for its device")
+            }
+            Err(error) => return Err(error.into()),
         }
         thread::sleep(ATTEMPT_PAUSE);
     }
 }
 
-fn is_cut_off(error: &anyhow::Error) -> bool {
-    let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
-    matches!(kind, Some(ErrorKind::ConnectionReset | ErrorKind::BrokenPipe))
+fn is_cut_off(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe)
 }
 
-fn ask_once(store: &Path, question: &str) -> anyhow::Result<Option<String>> {
-    let socket = socket_path(store).with_context(|| store.display().to_string())?;
-    let mut stream = match UnixStream::connect(socket) {
+enum Answered {
+    /// No process listens.
+    Nobody,
+    /// The owner took the question and ended, or is about to.
+    Ending,
+    Body(String),
+    Refused(String),
+}
+
+fn ask_once(socket: &Path, question: &str, patience: Option<Duration>) -> io::Result<Answered> {
+    let mut stream = match connect(socket) {
         Ok(stream) => stream,
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {
-            return Ok(None);
+            return Ok(Answered::Nobody);
         }
-        Err(error) => return Err(error.into()),
+        Err(error) => return Err(error),
     };
+    // Invariant 2.
+    let owner = sockopt::socket_peercred(&stream)?.uid;
+    if owner != geteuid() {
+        let reason = format!("user {} answers in its owner's place", owner.as_raw());
+        return Err(io::Error::new(ErrorKind::PermissionDenied, reason));
+    }
+    stream.set_read_timeout(patience)?;
     writeln!(stream, "{question}")?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
-    match answer.split_once('\n') {
-        Some(("ok", body)) => Ok(Some(body.to_owned())),
-        Some((error, _)) => anyhow::bail!("{}: {}", store.display(), error.trim_start_matches("error: ")),
-        None => anyhow::bail!("{}: its owner gave no answer", store.display()),
-    }
+    Ok(match answer.split_once('\n') {
+        Some(("ok", body)) => Answered::Body(body.to_owned()),
+        Some((error, _)) => match error.trim_start_matches("error: ") {
+            CLOSING => Answered::Ending,
+            reason => Answered::Refused(reason.to_owned()),
+        },
+        None => Answered::Ending,
+    })
 }
 
-/// The socket on which the owner of `store` listens.
-fn socket_path(store: &Path) -> io::Result<PathBuf> {
+/// Connects, or fails when the owner takes no connection for [`PATIENCE`].
+fn connect(socket: &Path) -> io::Result<UnixStream> {
+    let flags = SocketFlags::CLOEXEC;
+    let stream = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    sockopt::set_socket_timeout(&stream, sockopt::Timeout::Send, Some(PATIENCE))?;
+    rustix::net::connect(&stream, &SocketAddrUnix::new(socket)?)?;
+    Ok(stream.into())
+}
+
+/// The name of the socket on which the owner of `store` listens.
+fn socket_name(store: &Path) -> io::Result<String> {
     let metadata = fs::metadata(store)?;
-    let name = if metadata.file_type().is_block_device() {
+    Ok(if metadata.file_type().is_block_device() {
         format!("device-{:x}.sock", metadata.rdev())
     } else {
         format!("file-{:x}-{:x}.sock", metadata.dev(), metadata.ino())
-    };
-    Ok(runtime_directory().join(name))
+    })
 }
 
-fn runtime_directory() -> PathBuf {
-    let uid = rustix::process::geteuid();
-    match std::env::var_os("XDG_RUNTIME_DIR") {
-        _ if uid.is_root() => PathBuf::from("/run/lacuna"),
-        Some(directory) if !directory.is_empty() => PathBuf::from(directory).join("lacuna"),
-        _ => PathBuf::from(format!("/tmp/lacuna-{}", uid.as_raw())),
+/// The directory of the sockets of a user.
+struct Directory {
+    path: PathBuf,
+    user: Uid,
+}
+
+impl Directory {
+    fn of_this_user() -> Directory {
+        let user = geteuid();
+        let path = match std::env::var_os("XDG_RUNTIME_DIR") {
+            _ if user.is_root() => PathBuf::from("/run/lacuna"),
+            Some(directory) if !directory.is_empty() => PathBuf::from(directory).join("lacuna"),
+            _ => PathBuf::from(format!("/tmp/lacuna-{}", user.as_raw())),
+        };
+        Directory { path, user }
+    }
+
+    /// All users may list root's directory; a user's is private.
+    fn mode(&self) -> u32 {
+        if self.user.is_root() { 0o755 } else { 0o700 }
+    }
+
+    fn make(&self) -> io::Result<()> {
+        match fs::DirBuilder::new().mode(self.mode()).create(&self.path) {
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+                return Err(io::Error::new(error.kind(), format!("{}: {error}", self.path.display())));
+            }
+            _ => {}
+        }
+        self.is_there().map(drop)
+    }
+
+    /// Whether there is such a directory.
+    ///
+    /// # Errors
+    /// When what is there is not to be trusted, by invariant 1.
+    fn is_there(&self) -> io::Result<bool> {
+        let metadata = match fs::symlink_metadata(&self.path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
+            metadata => metadata?,
+        };
+        let forbidden = 0o777 & !self.mode();
+        let fault = match () {
+            () if !metadata.is_dir() => "not a directory".to_owned(),
+            () if metadata.uid() != self.user.as_raw() => format!("belongs to user {}", metadata.uid()),
+            () if metadata.mode() & forbidden != 0 => {
+                format!("its mode {:o} gives others access", metadata.mode() & 0o777)
+            }
+            () => return Ok(true),
+        };
+        let reason = format!(
+            "{}: {fault}; remove it, or name a directory of your own in XDG_RUNTIME_DIR",
+            self.path.display()
+        );
+        Err(io::Error::new(ErrorKind::PermissionDenied, reason))
     }
 }
 
@@ -152,26 +284,74 @@ fn runtime_directory() -> PathBuf {
 mod tests {
     use super::*;
 
+    fn listening(directory: &Path) -> (PathBuf, UnixListener) {
+        let socket = directory.join("socket");
+        let listener = UnixListener::bind(&socket).expect("listens");
+        (socket, listener)
+    }
+
+    fn read_question(client: &UnixStream) {
+        let mut line = String::new();
+        BufReader::new(client).read_line(&mut line).expect("a question");
+    }
+
     #[test]
     fn an_owner_that_ends_while_it_is_asked_is_no_owner() {
         let directory = tempfile::tempdir().expect("temporary directory");
-        let store = directory.path().join("store");
-        fs::write(&store, b"x").expect("store file");
-        let socket = socket_path(&store).expect("path");
-        fs::create_dir_all(socket.parent().expect("a directory")).expect("directory");
-        let listener = UnixListener::bind(&socket).expect("listens");
+        let (socket, listener) = listening(directory.path());
         let owner = thread::spawn(move || {
-            // Two close the connection with the question unread, as a killed process does.
+            // Two close the connection with the question unread, as a killed process does; one takes the question and
+            // ends before it answers; one is closing its store.
             for _ in 0..2 {
                 let (client, _) = listener.accept().expect("a client");
                 let mut first = [0];
                 (&client).read_exact(&mut first).expect("a question");
             }
+            let (client, _) = listener.accept().expect("a client");
+            read_question(&client);
+            drop(client);
+            let (mut client, _) = listener.accept().expect("a client");
+            read_question(&client);
+            writeln!(client, "error: {CLOSING}").expect("answers");
         });
-        let answer = ask(&store, "info");
+        let answer = ask_until(&socket, "info", END_TIMEOUT, Some(PATIENCE));
         owner.join().expect("ends");
-        fs::remove_file(&socket).expect("the socket is left behind");
         assert!(answer.expect("nobody's answer").is_none());
+    }
+
+    #[test]
+    fn an_owner_that_does_not_answer_is_reported() {
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let (socket, _listener) = listening(directory.path());
+        let patience = Some(Duration::from_millis(50));
+        let error = ask_until(&socket, "info", END_TIMEOUT, patience).expect_err("no answer");
+        assert!(error.to_string().contains("does not answer"), "{error}");
+    }
+
+    #[test]
+    fn only_a_directory_of_ones_own_is_trusted() {
+        let scratch = tempfile::tempdir().expect("temporary directory");
+        // Others may not even list a user's; root's may be listed.
+        let root = geteuid().is_root();
+        let own = Directory { path: scratch.path().join("own"), user: geteuid() };
+        assert!(!own.is_there().expect("nothing is there"));
+        own.make().expect("makes it");
+        own.make().expect("finds it");
+        assert!(own.is_there().expect("is trusted"));
+        for (mode, is_trusted) in
+            [(0o700, true), (0o755, root), (0o775, false), (0o777, false), (0o722, false)]
+        {
+            fs::set_permissions(&own.path, fs::Permissions::from_mode(mode)).expect("changes");
+            assert_eq!(own.is_there().is_ok(), is_trusted, "{mode:o}");
+            assert_eq!(own.make().is_ok(), is_trusted, "{mode:o}");
+        }
+        fs::set_permissions(&own.path, fs::Permissions::from_mode(0o700)).expect("changes");
+        let others = Directory { user: Uid::from_raw(geteuid().as_raw() + 1), path: own.path.clone() };
+        let error = others.make().expect_err("another's");
+        assert!(error.to_string().contains("belongs to user"), "{error}");
+        let link = Directory { path: scratch.path().join("link"), user: geteuid() };
+        std::os::unix::fs::symlink(&own.path, &link.path).expect("link");
+        assert!(link.make().expect_err("a link").to_string().contains("not a directory"));
     }
 
     #[test]
@@ -188,12 +368,13 @@ mod tests {
         let listener = Listener::start(&store, Arc::new(answerer)).expect("listens");
         assert_eq!(ask(&store, "info").expect("answer").as_deref(), Some("fine\n"));
         let error = ask(&store, "what").expect_err("an error");
-        assert!(error.to_string().ends_with("store: no such question"), "{error}");
+        assert!(format!("{error:#}").ends_with("store: no such question"), "{error:#}");
         let link = directory.path().join("link");
         std::os::unix::fs::symlink(&store, &link).expect("link");
         assert_eq!(ask(&link, "info").expect("answer").as_deref(), Some("fine\n"), "another path");
 
-        let mut http = UnixStream::connect(socket_path(&store).expect("path")).expect("connects");
+        let socket = Directory::of_this_user().path.join(socket_name(&store).expect("name"));
+        let mut http = UnixStream::connect(socket).expect("connects");
         http.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").expect("asks");
         let mut answer = String::new();
         http.read_to_string(&mut answer).expect("answer");

@@ -7,7 +7,7 @@ use lacuna_engine::{RecoveryStats, Store, StoreOptions, TableImages, TableInfo, 
 use lacuna_nvmfs::{OpenedVfs, VfsOptions, open_vfs};
 use serde_json::{Value, json};
 
-use crate::{control, live, say};
+use crate::{control, live, printable::one_line, say};
 
 /// Show what a store holds
 #[derive(Args)]
@@ -93,7 +93,24 @@ fn mount_text(mount: &Value) -> String {
     let number = |name: &str| mount[name].as_u64().unwrap_or(0);
     let mb = |name: &str| number(name) as f64 / 1e6;
     let transport = mount["transport"].as_str().unwrap_or("?");
-    let mut text = format!("  mounted over {transport}; since then:\n");
+    let mut text = String::new();
+    if let Some(failure) = mount["failure"].as_str() {
+        let _ = writeln!(
+            text,
+            "  STOPPED after a failure: {failure}\n  What was synced is safe; unmount and mount again once the device is \
+             well"
+        );
+    }
+    if mount["waits_for_host"] == true {
+        text += "  WAITING: the file system of the store file is full; free space there, and writes go on\n";
+    }
+    let _ = writeln!(
+        text,
+        "  map         {:>10.1} MB of at most {:.1} in memory",
+        mb("map_memory_bytes"),
+        mb("map_memory_max_bytes")
+    );
+    let _ = writeln!(text, "  mounted over {transport}; since then:");
     for (title, count, bytes) in [
         ("reads", "reads", "read_bytes"),
         ("writes", "writes", "write_bytes"),
@@ -196,7 +213,7 @@ fn images_text(images: &TableImages, page_bytes: usize) -> String {
 
 fn text(info: &Value, tables: &[TableInfo], images: &Images) -> String {
     let mb = |bytes: u64| bytes as f64 / 1e6;
-    let mut text = format!("{}\n", info["store"].as_str().unwrap_or_default());
+    let mut text = format!("{}\n", one_line(info["store"].as_str().unwrap_or_default()));
     let number = |name: &str| info[name].as_u64();
     if let (Some(capacity), Some(free), Some(segments)) =
         (number("capacity_bytes"), number("free_segments"), number("segments"))
@@ -231,7 +248,7 @@ fn text(info: &Value, tables: &[TableInfo], images: &Images) -> String {
         let _ = writeln!(
             text,
             "  {:<20} {compression:<12} {:>6} {:>12.1} {:>12.1} {:>6.2}",
-            table.name,
+            one_line(&table.name),
             format!("{}K", table.options.page_bytes >> 10),
             mb(table.file_bytes),
             mb(table.allocated_bytes),

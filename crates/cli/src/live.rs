@@ -3,23 +3,34 @@
 use std::{fmt::Write, sync::Arc};
 
 use lacuna_ftl::{Stats, StreamStats};
-use lacuna_fuse::{Service, innodb::NoTrim};
+use lacuna_fuse::{Kind, LATENCY_BOUNDS_US, Service, innodb::NoTrim};
 use lacuna_nvmfs::{CheckDepth, Nvmfs};
 use serde_json::{Value, json};
 
-use crate::control::Answerer;
+use crate::{
+    control::{Answerer, CLOSING},
+    printable::one_line,
+};
+
+/// What is said about a mount that the service does not know.
+pub(crate) struct Facts {
+    pub(crate) store: String,
+    pub(crate) read_only: bool,
+    /// Bytes that the map may take.
+    pub(crate) map_memory: u64,
+}
 
 /// Answers `ping`, `info`, `check` and `metrics`.
-pub(crate) fn answerer(store: String, service: &Arc<Service>, read_only: bool) -> Arc<Answerer> {
+pub(crate) fn answerer(facts: Facts, service: &Arc<Service>) -> Arc<Answerer> {
     // Weak, so that a client that asks for long does not keep the store open.
     let service = Arc::downgrade(service);
     Arc::new(move |question| {
-        let service = service.upgrade().ok_or("about to close")?;
+        let service = service.upgrade().ok_or(CLOSING)?;
         match question {
             "ping" => Ok(String::new()),
-            "info" => Ok(info(&store, &service, read_only).to_string()),
+            "info" => Ok(info(&facts, &service).to_string()),
             "check" => check(service.fs()),
-            "metrics" => Ok(metrics(&service)),
+            "metrics" => Ok(metrics(&facts, &service)),
             _ => Err(format!("no such question: {question}")),
         }
     })
@@ -41,8 +52,8 @@ pub(crate) fn store_info(store: &str, fs: &Nvmfs) -> Value {
     })
 }
 
-fn info(store: &str, service: &Service, read_only: bool) -> Value {
-    let mut info = store_info(store, service.fs());
+fn info(facts: &Facts, service: &Service) -> Value {
+    let mut info = store_info(&facts.store, service.fs());
     let counters = service.counters().snapshot();
     let stats = service.fs().ftl().stats();
     let refused: serde_json::Map<String, Value> = NoTrim::ALL
@@ -51,7 +62,11 @@ fn info(store: &str, service: &Service, read_only: bool) -> Value {
         .collect();
     info["mount"] = json!({
         "transport": service.transport(),
-        "read_only": read_only,
+        "read_only": facts.read_only,
+        "failure": service.fs().ftl().failure(),
+        "waits_for_host": service.fs().ftl().waits_for_space(),
+        "map_memory_bytes": stats.map_memory_bytes,
+        "map_memory_max_bytes": facts.map_memory,
         "reads": counters.reads,
         "read_bytes": counters.read_bytes,
         "writes": counters.writes,
@@ -74,7 +89,7 @@ fn info(store: &str, service: &Service, read_only: bool) -> Value {
 /// One line for each thing found wrong; empty for a sound store.
 fn check(fs: &Nvmfs) -> Result<String, String> {
     let report = fs.check(CheckDepth::Payload).map_err(|error| error.to_string())?;
-    Ok(report.findings.iter().fold(String::new(), |text, finding| text + &finding.message + "\n"))
+    Ok(report.findings.iter().fold(String::new(), |text, finding| text + &one_line(&finding.message) + "\n"))
 }
 
 /// Both streams by name.
@@ -101,17 +116,86 @@ const STREAM_COUNTERS: [StreamCounter; 3] = [
     ("log_bytes_total", "Bytes written for batches", |stats| stats.written_bytes),
 ];
 
+/// The metrics of a store that is not mounted.
+pub(crate) fn metrics_of_unmounted(store: &str) -> String {
+    let mut text = Exposition::new(store);
+    text.put("gauge", UP.0, UP.1, 0);
+    text.text
+}
+
+/// Name and help of the metric that says whether a store is mounted.
+const UP: (&str, &str) = ("up", "Whether the store is mounted and its process answers");
+
+/// Metrics in the text format of Prometheus, each labelled with the store.
+struct Exposition {
+    /// The label of the store.
+    store: String,
+    text: String,
+}
+
+impl Exposition {
+    fn new(store: &str) -> Exposition {
+        let store = format!("store=\"{}\"", label_value(store));
+        Exposition { store, text: String::new() }
+    }
+
+    fn head(&mut self, kind: &str, name: &str, help: &str) {
+        let _ = writeln!(self.text, "# HELP lacuna_{name} {help}");
+        let _ = writeln!(self.text, "# TYPE lacuna_{name} {kind}");
+    }
+
+    /// A line; `labels` beside the store's, each with a comma before it.
+    fn line(&mut self, name: &str, labels: &str, value: impl std::fmt::Display) {
+        let _ = writeln!(self.text, "lacuna_{name}{{{}{labels}}} {value}", self.store);
+    }
+
+    fn put(&mut self, kind: &str, name: &str, help: &str, value: u64) {
+        self.head(kind, name, help);
+        self.line(name, "", value);
+    }
+
+    /// The times that requests took, in seconds.
+    fn latencies(&mut self, service: &Service) {
+        let name = "request_seconds";
+        self.head("histogram", name, "Time from a request to its answer");
+        for kind in Kind::ALL {
+            let snapshot = service.latencies().snapshot(kind);
+            let operation = format!(",operation=\"{}\"", kind.name());
+            let bounds = LATENCY_BOUNDS_US.iter().map(|bound| (*bound as f64 / 1e6).to_string());
+            let mut count = 0;
+            for (bound, in_bucket) in bounds.chain(["+Inf".to_owned()]).zip(snapshot.buckets) {
+                count += in_bucket;
+                self.line(&format!("{name}_bucket"), &format!("{operation},le=\"{bound}\""), count);
+            }
+            self.line(&format!("{name}_sum"), &operation, snapshot.total.as_secs_f64());
+            self.line(&format!("{name}_count"), &operation, count);
+        }
+    }
+}
+
+/// A value between quotation marks, as the format wants it.
+fn label_value(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
 /// In the text format of Prometheus.
-fn metrics(service: &Service) -> String {
+fn metrics(facts: &Facts, service: &Service) -> String {
     let counters = service.counters().snapshot();
     let stats = service.fs().ftl().stats();
-    let mut text = String::new();
-    let mut put = |kind: &str, name: &str, help: &str, value: u64| {
-        let _ = writeln!(text, "# HELP lacuna_{name} {help}");
-        let _ = writeln!(text, "# TYPE lacuna_{name} {kind}");
-        let _ = writeln!(text, "lacuna_{name} {value}");
-    };
+    let mut text = Exposition::new(&facts.store);
+    text.put("gauge", UP.0, UP.1, 1);
+    let failure = service.fs().ftl().failure();
+    text.head(
+        "gauge",
+        "failed",
+        "Whether a failure has stopped the store; nothing is written until it is mounted anew",
+    );
+    let reason =
+        failure.as_deref().map_or(String::new(), |reason| format!(",reason=\"{}\"", label_value(reason)));
+    text.line("failed", &reason, u64::from(failure.is_some()));
+    let waits = service.fs().ftl().waits_for_space();
     for (name, help, value) in [
+        ("waits_for_host", "Whether writes wait for space of the store file's file system", u64::from(waits)),
         ("capacity_bytes", "Size of the store", stats.capacity_bytes),
         ("allocated_bytes", "Bytes stored for files", stats.allocated_bytes),
         ("store_bytes", "All segments in use", stats.store_bytes),
@@ -121,9 +205,10 @@ fn metrics(service: &Service) -> String {
         ("free_segments", "Segments that hold nothing", stats.free_segments),
         ("extents", "Extents in the map", stats.extents),
         ("map_memory_bytes", "Memory of the map", stats.map_memory_bytes),
+        ("map_memory_max_bytes", "Memory that the map may take", facts.map_memory),
         ("footer_memory_bytes", "Memory of footers kept for collection", stats.summary_memory_bytes),
     ] {
-        put("gauge", name, help, value);
+        text.put("gauge", name, help, value);
     }
     for (name, help, value) in [
         ("reads_total", "Reads answered", counters.reads),
@@ -141,20 +226,65 @@ fn metrics(service: &Service) -> String {
         ("device_flushes_total", "Flushes of the device", stats.flushes),
         ("corrupt_chunks_total", "Chunks found damaged by collection", stats.corrupt_chunks),
     ] {
-        put("counter", name, help, value);
+        text.put("counter", name, help, value);
     }
     for (name, help, of) in STREAM_COUNTERS {
-        let _ = writeln!(text, "# HELP lacuna_{name} {help}");
-        let _ = writeln!(text, "# TYPE lacuna_{name} counter");
+        text.head("counter", name, help);
         for (stream, stats) in streams(&stats) {
-            let _ = writeln!(text, "lacuna_{name}{{stream=\"{stream}\"}} {}", of(&stats));
+            text.line(name, &format!(",stream=\"{stream}\""), of(&stats));
         }
     }
-    text += "# HELP lacuna_trims_refused_total Writes that implied no trim\n";
-    text += "# TYPE lacuna_trims_refused_total counter\n";
+    text.head("counter", "trims_refused_total", "Writes that implied no trim");
     for reason in NoTrim::ALL {
-        let count = counters.no_trim[reason.index()];
-        let _ = writeln!(text, "lacuna_trims_refused_total{{reason=\"{}\"}} {count}", reason.name());
+        let label = format!(",reason=\"{}\"", reason.name());
+        text.line("trims_refused_total", &label, counters.no_trim[reason.index()]);
     }
-    text
+    text.latencies(service);
+    text.text
+}
+
+#[cfg(test)]
+mod tests {
+    use lacuna_device::{BlockDevice, MemDevice};
+    use lacuna_fuse::ServiceOptions;
+    use lacuna_nvmfs::{FormatOptions, Options};
+
+    use super::*;
+
+    fn facts() -> Facts {
+        Facts { store: "/a \"b\\c\"\n".to_owned(), read_only: false, map_memory: 77 }
+    }
+
+    fn service() -> Service {
+        let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(64 << 20));
+        Nvmfs::format(Arc::clone(&device), &FormatOptions::default()).expect("formats");
+        let fs = Nvmfs::open(device, Options::default()).expect("opens");
+        Service::new(Arc::new(fs), ServiceOptions::default())
+    }
+
+    #[test]
+    fn every_metric_names_its_store_and_has_a_head() {
+        let service = service();
+        assert!(service.lookup(1, b"none").is_err());
+        let text = metrics(&facts(), &service);
+        let label = r#"{store="/a \"b\\c\"\n""#;
+        let mut heads = std::collections::HashSet::new();
+        for line in text.lines() {
+            if let Some(head) = line.strip_prefix("# TYPE ") {
+                assert!(heads.insert(head.split(' ').next().expect("a name")), "twice: {line}");
+            } else if !line.starts_with('#') {
+                let (name, rest) = line.split_at(line.find('{').expect("labels"));
+                assert!(rest.starts_with(label), "{line}");
+                let family = ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end));
+                assert!(heads.contains(name) || family.is_some_and(|name| heads.contains(name)), "{line}");
+                assert!(rest.rsplit(' ').next().is_some_and(|value| value.parse::<f64>().is_ok()), "{line}");
+            }
+        }
+        for (name, value) in [("up", "1"), ("failed", "0"), ("map_memory_max_bytes", "77")] {
+            assert!(text.contains(&format!("\nlacuna_{name}{label}}} {value}\n")), "{name}");
+        }
+        let looks = format!("lacuna_request_seconds_bucket{label},operation=\"look\",le=\"+Inf\"}} 1\n");
+        assert!(text.contains(&looks), "{text}");
+        assert!(metrics_of_unmounted("s").ends_with("lacuna_up{store=\"s\"} 0\n"));
+    }
 }

@@ -2,6 +2,10 @@
 //!
 //! Every failure is one line `lacuna: <place>: <cause>` on standard error: exit code 2 when the
 //! command line makes no sense, else 1.
+//!
+//! layers: printable < control, output, progress, size, trace < live, phases, tables < info < check, table
+//! layers: < files, flash_model, format, iobench, linkbench, mariadb_demo, metrics, mount, scrub, tpcc, trimbench
+//! layers: < verdict
 
 mod check;
 mod control;
@@ -15,7 +19,9 @@ mod live;
 mod mariadb_demo;
 mod metrics;
 mod mount;
+mod output;
 mod phases;
+mod printable;
 mod progress;
 mod scrub;
 mod size;
@@ -26,15 +32,12 @@ mod trace;
 mod trimbench;
 mod verdict;
 
-use std::{
-    ffi::OsString,
-    io::{ErrorKind, Write},
-    path::Path,
-    process::ExitCode,
-};
+use std::{ffi::OsString, path::Path, process::ExitCode};
 
 use anyhow::Result;
-use clap::{Parser, Subcommand, error::ErrorKind as UsageKind};
+use clap::{Parser, Subcommand, error::ErrorKind};
+
+pub(crate) use output::{complain, say};
 
 #[derive(Parser)]
 #[command(name = "lacuna", version, about = "A flash-native storage stack", max_term_width = 100)]
@@ -140,19 +143,22 @@ fn words(mut given: std::env::ArgsOs) -> Result<Vec<OsString>, String> {
 
 /// Help and version go to standard output in full, a mistake becomes one line.
 fn explain(usage: &clap::Error) -> ExitCode {
-    if matches!(usage.kind(), UsageKind::DisplayHelp | UsageKind::DisplayVersion) {
+    if matches!(usage.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
         return match say(&usage.to_string()) {
             Ok(()) => ExitCode::SUCCESS,
             Err(_) => ExitCode::FAILURE,
         };
     }
-    if usage.kind() == UsageKind::DisplayHelpOnMissingArgumentOrSubcommand {
+    if usage.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         eprint!("{usage}");
         return ExitCode::from(2);
     }
     let text = usage.to_string();
-    let lines: Vec<&str> = text.lines().take_while(|line| !line.is_empty()).map(str::trim).collect();
-    let line = lines.join(" ");
+    let mistake = text.lines().take_while(|line| !line.is_empty()).map(str::trim);
+    // What was meant, if something known is similar.
+    let is_tip = |line: &&str| line.starts_with("tip: ") && line.contains("similar");
+    let tips = text.lines().map(str::trim).filter(is_tip);
+    let line = mistake.chain(tips).collect::<Vec<_>>().join(" ");
     complain(&format!("{} (see --help)", line.trim_start_matches("error: ")));
     ExitCode::from(2)
 }
@@ -166,20 +172,6 @@ fn chain(error: &anyhow::Error) -> String {
         () if cause.starts_with(&text) => cause,
         () => format!("{text}: {cause}"),
     })
-}
-
-fn complain(what: &str) {
-    let line = what.split_whitespace().collect::<Vec<_>>().join(" ");
-    let _ = writeln!(std::io::stderr(), "lacuna: {line}");
-}
-
-/// Prints to standard output. A reader that went away is not an error.
-fn say(text: &str) -> Result<()> {
-    let mut out = std::io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error.into()),
-        _ => Ok(()),
-    }
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 use std::path::PathBuf;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 
-use crate::{control, say};
+use crate::{control, live, say};
 
 /// Show the counters of a mounted store, as Prometheus wants them
 #[derive(Args)]
@@ -15,6 +15,12 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     match control::ask(&arguments.store, "metrics")? {
         Some(metrics) => say(&metrics),
-        None => bail!("{}: not mounted", arguments.store.display()),
+        None => {
+            // The store must at least be there.
+            let name = arguments.store.display().to_string();
+            arguments.store.metadata().with_context(|| name.clone())?;
+            say(&live::metrics_of_unmounted(&name))?;
+            bail!("{name}: not mounted")
+        }
     }
 }

@@ -1,28 +1,24 @@
 //! The options common to benchmarks of databases, beside their tables: number of requesters and duration, and the files
 //! for acknowledgements and results.
 
-use std::{
-    fs,
-    path::PathBuf,
-    time::{Duration, SystemTime, UNIX_EPOCH},
-};
+use std::{fs, path::PathBuf, time::Duration};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use lacuna_bench::Figures;
+use lacuna_bench::{Figures, Plan, now_ms};
 use serde_json::{Map, Value, json};
 
 use crate::say;
 
 /// Threads that load, whatever runs afterwards.
-pub(crate) const LOADERS: u32 = 8;
+const LOADERS: u32 = 8;
 
 /// Phases and results.
 #[derive(Args)]
 pub(crate) struct Phases {
     /// Threads that make requests
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=4096))]
-    pub(crate) requesters: u32,
+    requesters: u32,
     /// Length of the measured request phase in seconds
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=2_592_000))]
     seconds: u64,
@@ -31,7 +27,7 @@ pub(crate) struct Phases {
     warmup: u64,
     /// Seed of data and requests
     #[arg(long, default_value_t = 1)]
-    pub(crate) seed: u64,
+    seed: u64,
     /// Write every acknowledged commit to this file, outside the store
     #[arg(long, value_name = "FILE")]
     pub(crate) ack_log: Option<PathBuf>,
@@ -41,12 +37,17 @@ pub(crate) struct Phases {
 }
 
 impl Phases {
-    pub(crate) fn warmup(&self) -> Duration {
-        Duration::from_secs(self.warmup)
-    }
-
-    pub(crate) fn seconds(&self) -> Duration {
-        Duration::from_secs(self.seconds)
+    pub(crate) fn plan(&self) -> Plan {
+        Plan {
+            loaders: LOADERS,
+            requesters: self.requesters,
+            warmup: Duration::from_secs(self.warmup),
+            seconds: Duration::from_secs(self.seconds),
+            requests_min: 0,
+            seed: self.seed,
+            epoch_ms: now_ms(),
+            quiet: false,
+        }
     }
 
     /// Settings that every report names.
@@ -83,9 +84,4 @@ impl Phases {
         }
         Ok(())
     }
-}
-
-/// Now, in milliseconds since 1970.
-pub(crate) fn now_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
 }

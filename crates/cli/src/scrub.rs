@@ -10,7 +10,7 @@ use lacuna_ftl::Damage;
 use lacuna_nvmfs::{Nvmfs, OpenedVfs, VfsOptions, open_vfs};
 use serde_json::json;
 
-use crate::{check::MAP_MEMORY, progress::Shown, say, size::Size};
+use crate::{check::MAP_MEMORY, printable::one_line, progress::Shown, say, size::Size};
 
 /// Read and verify everything that a store holds; exit code 0 if all is what was written
 #[derive(Args)]
@@ -55,7 +55,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         say(&(serde_json::to_string_pretty(&result)? + "\n"))?;
     } else {
         for (owner, damage) in described() {
-            say(&format!("{name}: {owner}: {}\n", damage.message))?;
+            say(&format!("{}\n", one_line(&format!("{name}: {owner}: {}", damage.message))))?;
         }
     }
     if !scrub.damage.is_empty() {

@@ -6,7 +6,7 @@ use lacuna_bench::tpcc::{self, AckLog, Config, Database, RunReport, Scale, compa
 use serde_json::{Value, json};
 
 use crate::{
-    phases::{LOADERS, Phases, now_ms},
+    phases::Phases,
     say,
     tables::{EngineOptions, Kind, Tables, Target},
 };
@@ -51,17 +51,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let phases = &arguments.phases;
     arguments.engine.check(phases.json.as_deref())?;
     let Arguments { warehouses, items, customers, .. } = *arguments;
-    let config = Config {
-        scale: Scale { warehouses, items, customers },
-        loaders: LOADERS,
-        requesters: phases.requesters,
-        warmup: phases.warmup(),
-        seconds: phases.seconds(),
-        requests_min: 0,
-        seed: phases.seed,
-        epoch_ms: now_ms(),
-        quiet: false,
-    };
+    let config = Config { scale: Scale { warehouses, items, customers }, plan: phases.plan() };
     let log = || phases.ack_log.as_deref().map(AckLog::create).transpose();
     let run = |target: &Target, tables, log: Option<AckLog>| run_one(&config, target, tables, log.as_ref());
     let (target, runs) = arguments.engine.run_each("tpcc", log, run)?;

@@ -37,6 +37,8 @@ fn nonsense_options() {
         ("format --size 8G", vec!["STORE"]),
         ("info", vec!["STORE"]),
         ("frobnicate", vec!["frobnicate"]),
+        ("umuont d", vec!["umuont", "similar", "umount"]),
+        ("mount --read-onyl s d", vec!["--read-onyl", "similar", "--read-only"]),
         ("linkbench --ids 0", vec!["--ids", "0"]),
         ("linkbench --ids many", vec!["--ids", "many"]),
         ("linkbench --requesters 0", vec!["--requesters"]),

@@ -121,11 +121,25 @@ pub trait BlockDevice: Send + Sync {
         false
     }
 
+    /// Whether a write waits because the device's host has no space for it. Then the device should be given nothing
+    /// that can be refused.
+    fn waits_for_space(&self) -> bool {
+        false
+    }
+
     /// Fills `buf` from byte `offset`.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()>;
 
     /// Writes `data` at byte `offset`. Durable only after a later [`BlockDevice::sync`].
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<()>;
+
+    /// As [`BlockDevice::write_at`], which may wait for space; this does not.
+    ///
+    /// # Errors
+    /// [`Error::Full`] where the other would wait.
+    fn write_if_space(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.write_at(offset, data)
+    }
 
     /// Fills all buffers, each from its byte offset, with requests in flight at the same time where the
     /// device can. By default one after the other, in order.

@@ -20,6 +20,7 @@
 //!
 //! ```text
 //! error <- block, vfs  <- mem         both interfaces in memory
+//!                        <- patient     a store file that waits for space of its host
 //!                        <- positional  files with direct I/O, shared by
 //!                             <- dir    directories
 //!                             <- raw    store files and disks; prompt: their threads' scheduling
@@ -31,6 +32,7 @@ mod block;
 mod dir;
 mod error;
 pub mod mem;
+mod patient;
 mod positional;
 mod prompt;
 mod raw;
@@ -40,6 +42,7 @@ pub use block::{BlockDevice, DeviceStats, Geometry, GrowingGeometry, SECTOR, Wri
 pub use dir::{DirOptions, DirVfs};
 pub use error::{Error, Result};
 pub use mem::{MemDevice, MemVfs};
+pub use patient::Patient;
 pub use raw::{BlockIo, RawDevice, RawOptions};
 pub use vfs::{BatchOp, File, FileId, FileProps, StreamHint, Vfs, VfsStats, check_file_name};
 

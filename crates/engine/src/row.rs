@@ -21,7 +21,7 @@
 //! are from then on left emptier by [`PAD_STEP_BYTES`], at most half of a page; after [`CALM_ROUNDS`] rounds
 //! without that the padding shrinks by one step.
 
-use std::cell::RefCell;
+use std::{cell::RefCell, mem};
 
 use lacuna_device::AlignedBuf;
 use lacuna_page::{BlockCodec, HEADER_BYTES, TRAILER_BYTES, block_capacity};
@@ -31,7 +31,10 @@ use crate::{
         node,
         ops::{self, BadOp, BlockOps, PageKind, PageOp},
     },
-    sync::atomic::{AtomicU32, AtomicU64, Ordering},
+    sync::{
+        Mutex,
+        atomic::{AtomicU32, Ordering},
+    },
     types::{Lsn, PageId, is_block_bytes},
 };
 
@@ -85,13 +88,13 @@ impl RowStats {
     pub(crate) fn sum<'a>(spaces: impl Iterator<Item = &'a Blocks>) -> RowStats {
         let mut sum = RowStats::default();
         for space in spaces {
-            let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-            sum.compressions += get(&space.compressions);
-            sum.failures += get(&space.failures);
-            sum.recompressions += get(&space.recompressions);
-            sum.splits += get(&space.splits);
-            sum.decompressions += get(&space.decompressions);
-            sum.decompressions_without_read += get(&space.decompressions_without_read);
+            let stats = space.counts.lock().stats;
+            sum.compressions += stats.compressions;
+            sum.failures += stats.failures;
+            sum.recompressions += stats.recompressions;
+            sum.splits += stats.splits;
+            sum.decompressions += stats.decompressions;
+            sum.decompressions_without_read += stats.decompressions_without_read;
             sum.pad_bytes = sum.pad_bytes.max(space.pad_bytes() as u64);
         }
         sum
@@ -104,15 +107,16 @@ pub(crate) struct Blocks {
     page_bytes: usize,
     level: AtomicU32,
     pad_bytes: AtomicU32,
+    counts: Mutex<Counts>,
+}
+
+#[derive(Default)]
+struct Counts {
+    /// All but the padding.
+    stats: RowStats,
     /// Failures in this round, and calm rounds in a row.
-    round_failures: AtomicU64,
-    calm_rounds: AtomicU64,
-    compressions: AtomicU64,
-    failures: AtomicU64,
-    recompressions: AtomicU64,
-    splits: AtomicU64,
-    decompressions: AtomicU64,
-    decompressions_without_read: AtomicU64,
+    round_failures: u64,
+    calm_rounds: u64,
 }
 
 impl Blocks {
@@ -123,14 +127,7 @@ impl Blocks {
             page_bytes,
             level: AtomicU32::new(0),
             pad_bytes: AtomicU32::new(0),
-            round_failures: AtomicU64::new(0),
-            calm_rounds: AtomicU64::new(0),
-            compressions: AtomicU64::new(0),
-            failures: AtomicU64::new(0),
-            recompressions: AtomicU64::new(0),
-            splits: AtomicU64::new(0),
-            decompressions: AtomicU64::new(0),
-            decompressions_without_read: AtomicU64::new(0),
+            counts: Mutex::default(),
         }
     }
 
@@ -159,25 +156,27 @@ impl Blocks {
     }
 
     pub(crate) fn count_split(&self) {
-        self.splits.fetch_add(1, Ordering::Relaxed);
+        self.counts.lock().stats.splits += 1;
     }
 
     fn note(&self, fits: bool) {
-        if !fits {
-            self.failures.fetch_add(1, Ordering::Relaxed);
-            self.round_failures.fetch_add(1, Ordering::Relaxed);
-        }
-        let number = self.compressions.fetch_add(1, Ordering::Relaxed) + 1;
-        if !number.is_multiple_of(ROUND) {
+        let mut counts = self.counts.lock();
+        counts.stats.compressions += 1;
+        counts.stats.failures += u64::from(!fits);
+        counts.round_failures += u64::from(!fits);
+        if !counts.stats.compressions.is_multiple_of(ROUND) {
             return;
         }
         let pad = self.pad_bytes.load(Ordering::Relaxed);
-        if self.round_failures.swap(0, Ordering::Relaxed) * 100 > ROUND * FAILURE_THRESHOLD_PCT {
-            self.calm_rounds.store(0, Ordering::Relaxed);
+        if mem::take(&mut counts.round_failures) * 100 > ROUND * FAILURE_THRESHOLD_PCT {
+            counts.calm_rounds = 0;
             let pad_max = self.page_bytes as u32 / 2;
             self.pad_bytes.store((pad + PAD_STEP_BYTES).min(pad_max), Ordering::Relaxed);
-        } else if self.calm_rounds.fetch_add(1, Ordering::Relaxed) + 1 >= CALM_ROUNDS {
-            self.calm_rounds.store(0, Ordering::Relaxed);
+            return;
+        }
+        counts.calm_rounds += 1;
+        if counts.calm_rounds >= CALM_ROUNDS {
+            counts.calm_rounds = 0;
             self.pad_bytes.store(pad.saturating_sub(PAD_STEP_BYTES), Ordering::Relaxed);
         }
     }
@@ -270,7 +269,7 @@ pub(crate) fn apply(
 impl Blocks {
     /// Makes a new block of a page with at least `log_bytes` for its log; false, and no change, when it does not fit.
     pub(crate) fn recompress(&self, page: &[u8], block: &mut [u8], log_bytes: usize) -> bool {
-        self.recompressions.fetch_add(1, Ordering::Relaxed);
+        self.counts.lock().stats.recompressions += 1;
         compress(self, page, block, log_bytes)
     }
 
@@ -284,7 +283,7 @@ impl Blocks {
         page: &mut [u8],
         block: &mut [u8],
     ) -> Result<(), String> {
-        self.decompressions.fetch_add(1, Ordering::Relaxed);
+        self.counts.lock().stats.decompressions += 1;
         block.copy_from_slice(sealed);
         let meta =
             lacuna_page::open_block(block, (id.table.0, id.page.0), page.len()).map_err(|e| e.to_string())?;
@@ -299,7 +298,7 @@ impl Blocks {
 
     /// Counts a page that is restored from a block in memory.
     pub(crate) fn count_kept(&self) {
-        self.decompressions_without_read.fetch_add(1, Ordering::Relaxed);
+        self.counts.lock().stats.decompressions_without_read += 1;
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::{borrow::Cow, sync::Arc};
 
+use lacuna_device::Error as DeviceError;
+
 use crate::{
     Error, Op, Result, Seq, Stream,
     format::EntryKind,
@@ -68,8 +70,12 @@ impl Writer {
                 leaves = self.pages.fault_in(&batch.touched())?;
                 continue;
             }
-            if !log.admits(&map, &batch) {
-                return Err(self.journal.full(&log, &map));
+            let device_has_space = !self.volume.device().waits_for_space();
+            if !log.admits(&map, &batch, device_has_space) {
+                return Err(match device_has_space {
+                    true => self.journal.full(&log, &map),
+                    false => Error::Device(DeviceError::Full { what: self.volume.name() }),
+                });
             }
             let expected = expected_of(&log, &map, &batch);
             let point = self.append_point(&log, &map, stream, &batch, expected);

@@ -2,7 +2,7 @@
 //!
 //! Three parts, each knowing nothing of those named before it:
 //!
-//! layers: complaints, innodb, open_files < counters < service < transport < fuzz
+//! layers: complaints, innodb, latencies, open_files < counters < service < transport < fuzz
 //!
 //! - [`transport`] carries the kernel's requests and our answers. It is behind a trait, because there is
 //!   more than one way to talk to the kernel.
@@ -25,11 +25,13 @@ mod counters;
 #[doc(hidden)]
 pub mod fuzz;
 pub mod innodb;
+mod latencies;
 mod open_files;
 mod service;
 pub mod transport;
 
 pub use counters::{Counters, CountersSnapshot};
+pub use latencies::{Kind, LATENCY_BOUNDS_US, Latencies, LatencySnapshot};
 pub use open_files::Opening;
 pub use service::{Errno, Found, NamedAttr, Service, ServiceOptions, WriteRequest};
 pub use transport::{

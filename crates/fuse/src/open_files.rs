@@ -24,6 +24,11 @@ use std::collections::HashMap;
 
 use lacuna_nvmfs::Ino;
 use parking_lot::RwLock;
+use rustix::fs::OFlags;
+
+/// What the bits of a handle mean. It carries no more: a file's number says the rest.
+const DIRECT_HANDLE: u64 = 1;
+const WRITABLE_HANDLE: u64 = 2;
 
 /// How a file was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,14 +42,22 @@ pub enum Opening {
 }
 
 impl Opening {
-    /// What the kernel brings back with each request through this opening.
-    pub fn handle(self) -> u64 {
-        u64::from(self == Opening::Direct)
+    /// What the kernel brings back with each request through this opening, which was made with these flags.
+    pub fn handle(self, open_flags: i32) -> u64 {
+        let access = OFlags::from_bits_retain(open_flags as u32) & OFlags::ACCMODE;
+        let direct = if self == Opening::Direct { DIRECT_HANDLE } else { 0 };
+        let writable = if access == OFlags::RDONLY { 0 } else { WRITABLE_HANDLE };
+        direct | writable
     }
 
     /// Whether `handle` is that of a direct opening.
     pub fn is_direct(handle: u64) -> bool {
-        handle == Opening::Direct.handle()
+        handle & DIRECT_HANDLE != 0
+    }
+
+    /// Whether `handle` is that of a file that is open for writing.
+    pub fn is_writable(handle: u64) -> bool {
+        handle & WRITABLE_HANDLE != 0
     }
 }
 
@@ -137,6 +150,22 @@ mod tests {
 
     fn ino() -> Ino {
         Ino::new(20).expect("a number")
+    }
+
+    #[test]
+    fn handles_tell_how_a_file_was_opened() {
+        let cases = [
+            (Cached, OFlags::RDONLY, 0),
+            (Direct, OFlags::RDONLY | OFlags::DIRECT, 1),
+            (CachedAnew, OFlags::WRONLY | OFlags::APPEND, 2),
+            (Direct, OFlags::RDWR | OFlags::DSYNC, 3),
+        ];
+        for (opening, flags, expected) in cases {
+            let handle = opening.handle(flags.bits() as i32);
+            assert_eq!(handle, expected);
+            assert_eq!(Opening::is_direct(handle), opening == Direct);
+            assert_eq!(Opening::is_writable(handle), expected >= 2);
+        }
     }
 
     #[test]

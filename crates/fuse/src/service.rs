@@ -37,6 +37,7 @@ use crate::{
     complaints::Complaints,
     counters::Counters,
     innodb,
+    latencies::{Kind, Latencies},
     open_files::{OpenFiles, Opening},
 };
 
@@ -86,11 +87,13 @@ pub struct ServiceOptions {
     pub cache: bool,
     /// Infer trims behind InnoDB pages that shrank.
     pub infer_trim: bool,
+    /// Make every change durable before it is answered.
+    pub sync: bool,
 }
 
 impl Default for ServiceOptions {
     fn default() -> ServiceOptions {
-        ServiceOptions { block_bytes: 65536, cache: true, infer_trim: true }
+        ServiceOptions { block_bytes: 65536, cache: true, infer_trim: true, sync: false }
     }
 }
 
@@ -138,6 +141,7 @@ pub struct Service {
     posix: Posix,
     options: ServiceOptions,
     counters: Counters,
+    latencies: Latencies,
     open_files: OpenFiles,
     transport: OnceLock<&'static str>,
     complaints: Mutex<Complaints>,
@@ -153,9 +157,16 @@ impl Service {
     /// Serves `fs`.
     pub fn new(fs: Arc<Nvmfs>, options: ServiceOptions) -> Service {
         let posix = fs.posix().counting_lookups();
-        let (open_files, counters) = (OpenFiles::default(), Counters::default());
-        let (transport, complaints) = (OnceLock::new(), Mutex::default());
-        Service { fs, posix, options, counters, open_files, transport, complaints }
+        Service {
+            fs,
+            posix,
+            options,
+            counters: Counters::default(),
+            latencies: Latencies::default(),
+            open_files: OpenFiles::default(),
+            transport: OnceLock::new(),
+            complaints: Mutex::default(),
+        }
     }
 
     /// The file system served.
@@ -182,6 +193,11 @@ impl Service {
         &self.counters
     }
 
+    /// How long requests took so far.
+    pub fn latencies(&self) -> &Latencies {
+        &self.latencies
+    }
+
     /// The number that FUSE knows an inode by.
     pub fn number(ino: Ino) -> u64 {
         if ino == Ino::ROOT { FUSE_ROOT } else { ino.number() }
@@ -194,12 +210,16 @@ impl Service {
         let _ = self.checked("forget", FUSE_ROOT, freed);
     }
 
-    /// By invariant 3.
+    /// Changes something, by invariant 3, and makes it durable if every change must be.
     fn with_room<T>(&self, change: impl Fn() -> lacuna_nvmfs::Result<T>) -> lacuna_nvmfs::Result<T> {
-        match change() {
+        let changed = match change() {
             Err(error) if is_full(&error) && self.posix.wait_for_forgotten(FORGET_WAIT) => change(),
             changed => changed,
+        }?;
+        if self.options.sync {
+            self.posix.sync()?;
         }
+        Ok(changed)
     }
 
     fn ino(number: u64) -> Result<Ino> {
@@ -235,6 +255,7 @@ impl Service {
     /// The name `.` is that of any inode in itself: so the kernel finds an inode again, by the number in a file handle,
     /// that it has forgotten.
     pub fn lookup(&self, parent: u64, name: &[u8]) -> Result<Found> {
+        let _timer = self.latencies.time(Kind::Look);
         let directory = Self::ino(parent)?;
         let looked_up = self.checked(
             "lookup",
@@ -255,6 +276,7 @@ impl Service {
 
     /// Attributes of an inode.
     pub fn getattr(&self, number: u64) -> Result<Attr> {
+        let _timer = self.latencies.time(Kind::Look);
         let ino = Self::ino(number)?;
         self.checked("stat", number, self.posix.getattr(ino))
     }
@@ -269,17 +291,20 @@ impl Service {
 
     /// Changes attributes of an inode.
     pub fn setattr(&self, number: u64, changes: &SetAttr) -> Result<Attr> {
+        let _timer = self.latencies.time(Kind::Change);
         let ino = Self::ino(number)?;
         self.checked("change", number, self.with_room(|| self.posix.setattr(ino, changes)))
     }
 
     /// The target of a symbolic link.
     pub fn readlink(&self, number: u64) -> Result<Vec<u8>> {
+        let _timer = self.latencies.time(Kind::Look);
         self.checked("readlink", number, self.posix.readlink(Self::ino(number)?))
     }
 
     /// Makes a file, fifo, socket or device file.
     pub fn mknod(&self, parent: u64, name: &[u8], mode: u32, rdev: u32, caller: Caller) -> Result<Attr> {
+        let _timer = self.latencies.time(Kind::Change);
         let parent_ino = Self::ino(parent)?;
         let made = self.with_room(|| self.posix.mknod(parent_ino, name, mode, rdev.into(), caller));
         self.checked("mknod", parent, made).inspect(|attr| self.open_files.remove(attr.ino))
@@ -287,12 +312,14 @@ impl Service {
 
     /// Makes a directory.
     pub fn mkdir(&self, parent: u64, name: &[u8], mode: u32, caller: Caller) -> Result<Attr> {
+        let _timer = self.latencies.time(Kind::Change);
         let parent_ino = Self::ino(parent)?;
         self.checked("mkdir", parent, self.with_room(|| self.posix.mkdir(parent_ino, name, mode, caller)))
     }
 
     /// Makes a symbolic link.
     pub fn symlink(&self, parent: u64, name: &[u8], target: &[u8], caller: Caller) -> Result<Attr> {
+        let _timer = self.latencies.time(Kind::Change);
         let parent_ino = Self::ino(parent)?;
         self.checked(
             "symlink",
@@ -303,6 +330,7 @@ impl Service {
 
     /// Makes a regular file and opens it.
     pub fn create(&self, parent: u64, name: &[u8], mode: u32, caller: Caller) -> Result<Attr> {
+        let _timer = self.latencies.time(Kind::Change);
         let parent_ino = Self::ino(parent)?;
         let made = self.with_room(|| self.posix.create(parent_ino, name, mode, caller));
         self.checked("create", parent, made).inspect(|attr| self.open_files.remove(attr.ino))
@@ -310,22 +338,28 @@ impl Service {
 
     /// Gives an inode one more name.
     pub fn link(&self, number: u64, parent: u64, name: &[u8]) -> Result<Attr> {
+        let _timer = self.latencies.time(Kind::Change);
         let (ino, parent) = (Self::ino(number)?, Self::ino(parent)?);
         self.checked("link", number, self.with_room(|| self.posix.link(ino, parent, name)))
     }
 
     /// Removes a name.
     pub fn unlink(&self, parent: u64, name: &[u8]) -> Result<()> {
-        self.checked("unlink", parent, self.posix.unlink(Self::ino(parent)?, name)).map(drop)
+        let _timer = self.latencies.time(Kind::Change);
+        let parent_ino = Self::ino(parent)?;
+        self.checked("unlink", parent, self.with_room(|| self.posix.unlink(parent_ino, name))).map(drop)
     }
 
     /// Removes an empty directory.
     pub fn rmdir(&self, parent: u64, name: &[u8]) -> Result<()> {
-        self.checked("rmdir", parent, self.posix.rmdir(Self::ino(parent)?, name)).map(drop)
+        let _timer = self.latencies.time(Kind::Change);
+        let parent_ino = Self::ino(parent)?;
+        self.checked("rmdir", parent, self.with_room(|| self.posix.rmdir(parent_ino, name))).map(drop)
     }
 
     /// Moves a name.
     pub fn rename(&self, from: (u64, &[u8]), to: (u64, &[u8]), mode: Rename) -> Result<()> {
+        let _timer = self.latencies.time(Kind::Change);
         let (from_ino, to_ino) = (Self::ino(from.0)?, Self::ino(to.0)?);
         let moved = self.with_room(|| self.posix.rename(from_ino, from.1, to_ino, to.1, mode));
         self.checked("rename", from.0, moved).map(drop)
@@ -340,6 +374,7 @@ impl Service {
         cursor: u64,
         mut entry: impl FnMut(u64, FileKind, &[u8], u64) -> bool,
     ) -> Result<()> {
+        let _timer = self.latencies.time(Kind::Look);
         let mut found_any = false;
         let mut each = |found: DirEntry<'_>| {
             found_any = true;
@@ -358,6 +393,7 @@ impl Service {
         mut cursor: u64,
         mut entry: impl FnMut(NamedAttr) -> bool,
     ) -> Result<()> {
+        let _timer = self.latencies.time(Kind::Look);
         let mut gave_any = false;
         loop {
             let mut names = Vec::with_capacity(ENTRIES_PER_STEP);
@@ -409,6 +445,7 @@ impl Service {
 impl Service {
     /// Keeps an inode until [`Service::release`].
     pub fn open(&self, number: u64) -> Result<()> {
+        let _timer = self.latencies.time(Kind::Look);
         self.checked("open", number, self.posix.open(Self::ino(number)?))
     }
 
@@ -434,6 +471,7 @@ impl Service {
 
     /// Ends what [`Service::open`] or [`Service::create`] began.
     pub fn release(&self, number: u64) -> Result<()> {
+        let _timer = self.latencies.time(Kind::Look);
         let ino = Self::ino(number)?;
         let released = self.posix.release(ino);
         self.forget_gone(ino);
@@ -442,12 +480,14 @@ impl Service {
 
     /// Reads; fewer bytes than asked for only at the end of the file.
     pub fn read(&self, number: u64, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let _timer = self.latencies.time(Kind::Read);
         let read = self.posix.read(Self::ino(number)?, offset, buf);
         self.checked("read", number, read).inspect(|bytes| self.counters.read(*bytes))
     }
 
     /// Writes, and makes the data durable if the file was opened for that.
     pub fn write(&self, number: u64, request: WriteRequest<'_>) -> Result<usize> {
+        let _timer = self.latencies.time(Kind::Write);
         let ino = Self::ino(number)?;
         let trim_to = self.implied_trim(ino, &request);
         let WriteRequest { kill_privileges, from_cache, .. } = request;
@@ -492,6 +532,7 @@ impl Service {
 
     /// Makes a file durable.
     pub fn fsync(&self, number: u64, data_only: bool) -> Result<()> {
+        let _timer = self.latencies.time(Kind::Sync);
         self.counters.sync();
         self.checked("fsync", number, self.posix.fsync(Self::ino(number)?, data_only))
     }
@@ -499,6 +540,7 @@ impl Service {
     /// Changes the allocation of a range; `mode` as in fallocate(2). The request does not carry privileges, so every
     /// request except root's removes them from the file.
     pub fn fallocate(&self, number: u64, offset: u64, len: u64, mode: i32, caller: Caller) -> Result<()> {
+        let _timer = self.latencies.time(Kind::Change);
         let keep_size = mode & FALLOC_FL_KEEP_SIZE != 0;
         let what = match mode & !FALLOC_FL_KEEP_SIZE {
             0 if keep_size => Allocate::KeepSize,
@@ -515,6 +557,7 @@ impl Service {
 
     /// Finds data or holes; `whence` as in lseek(2). The kernel answers the rest by itself.
     pub fn seek(&self, number: u64, offset: i64, whence: i32) -> Result<u64> {
+        let _timer = self.latencies.time(Kind::Look);
         let ino = Self::ino(number)?;
         let offset = u64::try_from(offset).map_err(|_| Os::NXIO)?;
         let found = match whence {
@@ -527,16 +570,21 @@ impl Service {
 
     /// Copies within the store and returns how much. Treats privileges as [`Service::fallocate`] does.
     pub fn copy_range(&self, from: (u64, u64), to: (u64, u64), len: u64, caller: Caller) -> Result<u64> {
+        let _timer = self.latencies.time(Kind::Change);
         let (from, to_ino) = ((Self::ino(from.0)?, from.1), Self::ino(to.0)?);
         let kill = unprivileged(caller);
         let copied = self.with_room(|| self.posix.copy_range(from, (to_ino, to.1), len, kill));
         self.checked("copy", to.0, copied)
     }
 
-    /// The DirectFS handshake; every other ioctl is refused.
-    pub fn ioctl(&self, number: u64, command: u32) -> Result<()> {
+    /// The DirectFS handshake, for files that are open for writing, since it changes what writes do; every other ioctl
+    /// is refused.
+    pub fn ioctl(&self, number: u64, handle: u64, command: u32) -> Result<()> {
         if command != DFS_IOCTL_ATOMIC_WRITE_SET {
             return Err(Os::NOTTY.into());
+        }
+        if !Opening::is_writable(handle) {
+            return Err(Os::BADF.into());
         }
         if self.open_files.ask(Self::ino(number)?) {
             self.counters.atomic_handshake();
@@ -556,11 +604,13 @@ impl Service {
 impl Service {
     /// Space and inodes.
     pub fn statfs(&self) -> Result<StatFs> {
+        let _timer = self.latencies.time(Kind::Look);
         self.checked("statfs", FUSE_ROOT, self.posix.statfs())
     }
 
     /// An extended attribute.
     pub fn getxattr(&self, number: u64, name: &[u8]) -> Result<Vec<u8>> {
+        let _timer = self.latencies.time(Kind::Look);
         no_label(name)?;
         self.checked("getxattr", number, self.posix.getxattr(Self::ino(number)?, name))
     }
@@ -569,6 +619,7 @@ impl Service {
     /// attributes in `trusted.`, but lists every name that it gets. The request does not carry privileges, so only root
     /// counts as privileged.
     pub fn listxattr(&self, number: u64, caller: Caller) -> Result<Vec<u8>> {
+        let _timer = self.latencies.time(Kind::Look);
         let mut names = self.checked("listxattr", number, self.posix.listxattr(Self::ino(number)?))?;
         if caller.uid != 0 {
             let others = names.split_inclusive(|byte| *byte == 0).filter(|name| !name.starts_with(TRUSTED));
@@ -579,6 +630,7 @@ impl Service {
 
     /// Sets an extended attribute.
     pub fn setxattr(&self, number: u64, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
+        let _timer = self.latencies.time(Kind::Change);
         no_label(name)?;
         let ino = Self::ino(number)?;
         self.checked("setxattr", number, self.with_room(|| self.posix.setxattr(ino, name, value, mode)))
@@ -586,7 +638,9 @@ impl Service {
 
     /// Removes an extended attribute.
     pub fn removexattr(&self, number: u64, name: &[u8]) -> Result<()> {
-        self.checked("removexattr", number, self.posix.removexattr(Self::ino(number)?, name))
+        let _timer = self.latencies.time(Kind::Change);
+        let ino = Self::ino(number)?;
+        self.checked("removexattr", number, self.with_room(|| self.posix.removexattr(ino, name)))
     }
 }
 
@@ -641,129 +695,4 @@ fn has(open_flags: i32, flag: OFlags) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use lacuna_device::{BlockDevice, MemDevice};
-    use lacuna_nvmfs::{FormatOptions, Options};
-
-    use super::*;
-
-    fn service() -> Service {
-        let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(64 << 20));
-        Nvmfs::format(Arc::clone(&device), &FormatOptions::default()).expect("formats");
-        let fs = Nvmfs::open(device, Options::default()).expect("opens");
-        Service::new(Arc::new(fs), ServiceOptions::default())
-    }
-
-    const MODE: u32 = 0o100_644;
-
-    #[test]
-    fn a_number_used_again_has_not_been_asked_about() {
-        let service = service();
-        // Numbers are reused after 2^28 others: the next ones stand for reused ones.
-        let first = service.create(FUSE_ROOT, b"first", MODE, Caller::default()).expect("creates");
-        let next = |at: u64| Ino::new(first.ino.number() + at).expect("a number");
-        assert!([1, 2].into_iter().all(|at| service.open_files.ask(next(at))));
-        let second = service.create(FUSE_ROOT, b"second", MODE, Caller::default()).expect("creates");
-        let third = service.mknod(FUSE_ROOT, b"third", MODE, 0, Caller::default()).expect("creates");
-        assert_eq!((second.ino, third.ino), (next(1), next(2)), "this test tests nothing");
-        assert!(![1, 2].iter().any(|at| service.open_files.knows(next(*at))));
-    }
-
-    #[test]
-    fn a_file_was_asked_about_until_it_is_gone() {
-        let service = service();
-        let names: [&[u8]; 3] = [b"kept", b"removed while open", b"removed later"];
-        let numbers = names.map(|name| {
-            let made = service.create(FUSE_ROOT, name, MODE, Caller::default()).expect("creates");
-            service.ioctl(made.ino.number(), DFS_IOCTL_ATOMIC_WRITE_SET).expect("answers");
-            made.ino.number()
-        });
-        let inos = numbers.map(|number| Ino::new(number).expect("a number"));
-        let asked = || inos.iter().filter(|ino| service.open_files.is_asked_about(**ino)).count();
-        service.unlink(FUSE_ROOT, names[1]).expect("removes");
-        // The kernel does not say which of the two comes first.
-        service.forget(numbers[1], 1);
-        assert_eq!(asked(), 3, "it is open");
-        numbers.iter().for_each(|number| service.release(*number).expect("closes"));
-        assert_eq!(asked(), 2);
-        service.unlink(FUSE_ROOT, names[2]).expect("removes");
-        numbers.iter().for_each(|number| service.forget(*number, 1));
-        // A program that opens a file again need not send the ioctl again.
-        assert!(asked() == 1 && service.open_files.is_asked_about(inos[0]));
-    }
-
-    #[test]
-    fn what_was_removed_can_be_used_until_it_is_forgotten() {
-        let service = service();
-        let inodes = || service.statfs().map(|stat| stat.inodes - stat.free_inodes).expect("tells");
-        let before = inodes();
-        let made = service.mkdir(FUSE_ROOT, b"d", 0o750, Caller { uid: 5, gid: 6 }).expect("makes");
-        let number = made.ino.number();
-        service.rmdir(FUSE_ROOT, b"d").expect("removes");
-        let Ok(Attr { nlink: 0, uid: 5, perm: 0o750, kind: FileKind::Directory, .. }) =
-            service.getattr(number)
-        else {
-            panic!("{:?}", service.getattr(number));
-        };
-        service.open(number).expect("opens");
-        service.fsync(number, false).expect("has nothing to sync");
-        assert_eq!(service.mkdir(number, b"d", 0o755, Caller::default()), Err(Os::NOENT.into()));
-        service.forget(number, 1);
-        assert_eq!(service.getattr(number).map(|attr| attr.nlink), Ok(0), "it is open");
-        service.release(number).expect("closes");
-        assert_eq!(service.getattr(number), Err(Os::STALE.into()));
-        assert_eq!(service.open(number), Err(Os::STALE.into()));
-        // So can a file that a rename replaced, and a file that lost two names.
-        let from = service.mkdir(FUSE_ROOT, b"from", 0o755, Caller::default()).expect("makes");
-        let replaced = service.mkdir(FUSE_ROOT, b"to", 0o700, Caller::default()).expect("makes");
-        service.rename((FUSE_ROOT, b"from"), (FUSE_ROOT, b"to"), Rename::Replace).expect("moves");
-        let file = service.mknod(FUSE_ROOT, b"file", MODE, 0, Caller::default()).expect("makes");
-        service.link(file.ino.number(), FUSE_ROOT, b"another").expect("links");
-        service.unlink(FUSE_ROOT, b"file").expect("removes");
-        service.unlink(FUSE_ROOT, b"another").expect("removes");
-        assert_eq!(service.link(file.ino.number(), FUSE_ROOT, b"third"), Err(Os::NOENT.into()));
-        for (gone, lookups) in [(replaced, 1), (file, 2)] {
-            let number = gone.ino.number();
-            assert_eq!(service.getattr(number).map(|attr| (attr.nlink, attr.perm)), Ok((0, gone.perm)));
-            let changes = SetAttr { mode: Some(0o123), uid: Some(7), ..SetAttr::default() };
-            let changed = service.setattr(number, &changes).expect("changes");
-            assert_eq!((changed.perm, changed.uid, changed.gid), (0o123, 7, 0));
-            service.setxattr(number, b"user.x", b"value", XattrMode::Set).expect("sets");
-            assert_eq!(service.getxattr(number, b"user.x").as_deref(), Ok(&b"value"[..]));
-            let cut = SetAttr { size: Some(9), ..SetAttr::default() };
-            assert_eq!(service.setattr(number, &cut).is_ok(), gone.kind == FileKind::File);
-            service.open(number).expect("opens");
-            service.release(number).expect("closes");
-            service.forget(number, lookups - 1);
-            service.getattr(number).expect("is known still");
-            service.forget(number, 1);
-            assert_eq!(service.getattr(number), Err(Os::STALE.into()));
-        }
-        service.forget(from.ino.number(), 1);
-        assert_eq!(inodes(), before + 1, "one directory has a name");
-    }
-
-    #[test]
-    fn a_listing_counts_what_it_gave_and_nothing_else() {
-        let service = service();
-        for name in [&b"a"[..], b"b", b"c"] {
-            let made = service.mknod(FUSE_ROOT, name, MODE, 0, Caller::default()).expect("makes");
-            service.forget(made.ino.number(), 1);
-        }
-        let (mut listed, mut refused) = (Vec::new(), Vec::new());
-        let list = |found: NamedAttr| {
-            let is_taken = listed.len() < 4; // `.`, `..` and two more
-            if is_taken { &mut listed } else { &mut refused }
-                .push((found.name, found.found.attr.ino.number()));
-            is_taken
-        };
-        service.readdir_with_attributes(FUSE_ROOT, 0, list).expect("lists");
-        for (name, number) in listed.iter().skip(2).chain(&refused) {
-            service.unlink(FUSE_ROOT, name).expect("removes");
-            let is_known = listed.iter().any(|(_, other)| other == number);
-            assert_eq!(service.getattr(*number).is_ok(), is_known);
-        }
-        service.unmounted();
-        assert!(listed.iter().skip(2).all(|(_, number)| service.getattr(*number) == Err(Os::STALE.into())));
-    }
-}
+mod tests;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use lacuna_device::{BlockDevice, MemDevice};
 use lacuna_ftl::{Lba, Op, Stream};
-use lacuna_fuse::{Errno, NamedAttr, Opening, Service, ServiceOptions, WriteRequest, innodb::NoTrim};
+use lacuna_fuse::{Errno, Kind, NamedAttr, Opening, Service, ServiceOptions, WriteRequest, innodb::NoTrim};
 use lacuna_nvmfs::{
     CheckDepth, FormatOptions, Ino, Nvmfs, Options,
     posix::{Caller, FileKind, Rename, XattrMode},
@@ -14,6 +14,8 @@ use rustix::{fs::OFlags, io::Errno as Os};
 const ROOT: u64 = 1;
 const DIRECTFS: u32 = 0x4004_9502;
 const PAGE: u64 = 16384;
+/// The handle of a file that is open for writing.
+const WRITABLE: u64 = 2;
 
 fn service(options: ServiceOptions) -> Service {
     let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(64 << 20));
@@ -59,8 +61,8 @@ fn a_page_that_shrinks_gives_room_back_once_the_file_was_asked_about() {
     let file = create(&service, "table.ibd");
     let without = shrink(&service, file);
     assert_eq!(service.counters().snapshot().trims_inferred, 0, "nobody asked yet");
-    service.ioctl(file, DIRECTFS).expect("answers");
-    service.ioctl(file, DIRECTFS).expect("answers again");
+    service.ioctl(file, WRITABLE, DIRECTFS).expect("answers");
+    service.ioctl(file, WRITABLE, DIRECTFS).expect("answers again");
     let with = shrink(&service, file);
     assert_eq!(without - with, 36 * 256);
     let counters = service.counters().snapshot();
@@ -94,7 +96,7 @@ fn trims_are_inferred_for_nobody_else() {
         (&direct_only, OFlags::empty(), false, 1),
     ] {
         let file = create(service, &format!("{open_flags:?} {from_cache}"));
-        service.ioctl(file, DIRECTFS).expect("answers");
+        service.ioctl(file, WRITABLE, DIRECTFS).expect("answers");
         let data = page(4);
         let open_flags = open_flags.bits() as i32;
         let is_direct = service.opening(file, open_flags) == Opening::Direct;
@@ -118,6 +120,64 @@ fn writes_are_durable_when_the_file_was_opened_so() {
         service.write(file, request).expect("writes");
         assert!(flushes() > before, "{flags:?}");
     }
+}
+
+#[test]
+fn only_who_may_write_switches_trims_on() {
+    let service = service(ServiceOptions::default());
+    let file = create(&service, "table.ibd");
+    for (flags, is_allowed) in [
+        (OFlags::RDONLY, false),
+        (OFlags::RDONLY | OFlags::DIRECT, false),
+        (OFlags::RDWR, true),
+        (OFlags::WRONLY | OFlags::DIRECT, true),
+    ] {
+        let before = service.counters().snapshot().atomic_handshakes;
+        let answered = service.ioctl(file, Opening::Cached.handle(flags.bits() as i32), DIRECTFS);
+        let expected = if is_allowed { Ok(()) } else { Err(Errno(Os::BADF.raw_os_error())) };
+        assert_eq!(answered, expected, "{flags:?}");
+        assert!(is_allowed || service.counters().snapshot().atomic_handshakes == before, "{flags:?}");
+    }
+}
+
+#[test]
+fn with_sync_every_change_is_durable_when_it_is_answered() {
+    let service = service(ServiceOptions { sync: true, ..ServiceOptions::default() });
+    let caller = Caller::default();
+    let file = create(&service, "file");
+    type Change<'a> = &'a dyn Fn() -> Result<(), Errno>;
+    let changes: [(&str, Change<'_>); 9] = [
+        ("write", &|| service.write(file, direct(0, &[1; 512])).map(drop)),
+        ("mkdir", &|| service.mkdir(ROOT, b"d", 0o755, caller).map(drop)),
+        ("link", &|| service.link(file, ROOT, b"other").map(drop)),
+        ("rename", &|| service.rename((ROOT, b"other"), (ROOT, b"moved"), Rename::Replace)),
+        ("unlink", &|| service.unlink(ROOT, b"moved")),
+        ("rmdir", &|| service.rmdir(ROOT, b"d")),
+        ("fallocate", &|| service.fallocate(file, 0, 512, 3, caller)),
+        ("setxattr", &|| service.setxattr(file, b"user.a", b"b", XattrMode::Set)),
+        ("removexattr", &|| service.removexattr(file, b"user.a")),
+    ];
+    for (what, change) in changes {
+        let before = service.fs().ftl().stats().flushes;
+        change().expect(what);
+        assert!(service.fs().ftl().stats().flushes > before, "{what}");
+    }
+}
+
+#[test]
+fn each_request_is_in_one_histogram() {
+    let service = service(ServiceOptions::default());
+    let requests =
+        || Kind::ALL.map(|kind| service.latencies().snapshot(kind).buckets.into_iter().sum::<u64>());
+    let file = create(&service, "file");
+    assert_eq!(requests(), [0, 1, 0, 0, 0]);
+    service.write(file, direct(0, &[1; 512])).expect("writes");
+    service.read(file, 0, &mut [0; 512]).expect("reads");
+    service.fsync(file, true).expect("syncs");
+    service.lookup(ROOT, b"file").expect("is there");
+    assert_eq!(service.lookup(ROOT, b"none").err(), Some(Errno(Os::NOENT.raw_os_error())));
+    assert_eq!(requests(), [2, 1, 1, 1, 1], "a failed one counts too");
+    assert!(Kind::ALL.iter().all(|kind| !service.latencies().snapshot(*kind).total.is_zero()));
 }
 
 #[test]
@@ -262,7 +322,7 @@ fn refusals_have_the_numbers_of_posix() {
     for number in [0, 2, 3, 15, 1 << 28, u64::MAX, 999] {
         assert_eq!(service.getattr(number).err(), Some(errno(Os::STALE)), "{number}");
     }
-    assert_eq!(service.ioctl(file, 0x8008_6601), Err(errno(Os::NOTTY)));
+    assert_eq!(service.ioctl(file, WRITABLE, 0x8008_6601), Err(errno(Os::NOTTY)));
     assert_eq!(service.fallocate(file, 0, 1, 0x40, Caller::default()), Err(errno(Os::OPNOTSUPP)));
     assert_eq!(service.seek(file, -1, 3), Err(errno(Os::NXIO)));
     assert_eq!(service.seek(file, 0, 0), Err(errno(Os::INVAL)));

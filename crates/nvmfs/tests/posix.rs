@@ -29,7 +29,7 @@ fn errors_have_the_numbers_of_posix() {
     assert_eq!(errno(fs.mkdir(ROOT, &[b'x'; 256], 0, NOBODY)), 36);
     assert_eq!(errno(fs.getattr(Ino::new(12345).unwrap())), 116);
     assert_eq!(fs.getxattr(a, b"user.no").unwrap_err().errno(), 61);
-    assert_eq!(fs.getxattr(a, b"system.posix_acl_access").unwrap_err().errno(), 95);
+    assert_eq!(fs.getxattr(a, b"system.other").unwrap_err().errno(), 95);
     assert_eq!(fs.seek_data(a, 0).unwrap_err().errno(), 6);
     dir(&fs, ROOT, "d");
     file(&fs, "b");
@@ -187,7 +187,7 @@ fn a_store_belongs_to_who_formats_it() {
     Nvmfs::format(device.clone(), &options).unwrap();
     let vfs = open(&device);
     let fs = vfs.posix();
-    let owner = |attr: Attr| Caller { uid: attr.uid, gid: attr.gid };
+    let owner = |attr: Attr| Caller { uid: attr.uid, gid: attr.gid, umask: 0 };
     assert_eq!(owner(fs.getattr(ROOT).unwrap()), NOBODY);
     vfs.create("file", StreamHint::Data).unwrap();
     let inner = vfs.directory("outer/inner", true).unwrap();
@@ -197,7 +197,7 @@ fn a_store_belongs_to_who_formats_it() {
     let other = SetAttr { uid: Some(5), gid: Some(6), ..SetAttr::default() };
     fs.setattr(made[2].ino, &other).unwrap();
     inner.create("file", StreamHint::Log).unwrap();
-    assert_eq!(owner(fs.lookup(made[2].ino, b"file").unwrap()), Caller { uid: 5, gid: 6 });
+    assert_eq!(owner(fs.lookup(made[2].ino, b"file").unwrap()), Caller { uid: 5, gid: 6, umask: 0 });
     // A caller by inode number passes the owner.
     assert_eq!(owner(fs.mkdir(ROOT, b"d", 0o755, Caller::default()).unwrap()), Caller::default());
 }
@@ -369,7 +369,7 @@ fn privileges_go_when_others_write() {
         assert_eq!((perm(), has_capability()), (without, false));
     }
     // Directories keep theirs, and pass on their group.
-    let d = fs.mkdir(ROOT, b"d", 0o2775, Caller { uid: 1, gid: 2 }).unwrap().ino;
+    let d = fs.mkdir(ROOT, b"d", 0o2775, Caller { uid: 1, gid: 2, umask: 0 }).unwrap().ino;
     fs.setattr(d, &SetAttr { gid: Some(9), ..SetAttr::default() }).unwrap();
     assert_eq!(fs.getattr(d).unwrap().perm, 0o2775);
     let inner = fs.mkdir(d, b"inner", 0o700, NOBODY).unwrap();
@@ -494,7 +494,7 @@ fn attributes_have_the_limits_of_linux() {
     let set = |name: &[u8], value: &[u8]| fs.setxattr(a, name, value, XattrMode::Set);
     refused(set(b"", b"v"), Refusal::AttributeName);
     refused(set(&[&b"user."[..], &[b'n'; 251]].concat(), b"v"), Refusal::AttributeName);
-    refused(set(b"system.posix_acl_access", b"v"), Refusal::NotSupported);
+    refused(set(b"system.other", b"v"), Refusal::NotSupported);
     refused(set(b"user.", b"v"), Refusal::NotSupported);
     refused(set(b"user.a", &vec![1; 65_537]), Refusal::AttributeTooLarge);
     refused(fs.setxattr(a, b"user.a", b"v", XattrMode::Replace), Refusal::NoAttribute);

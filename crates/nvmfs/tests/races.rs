@@ -16,7 +16,7 @@ use lacuna_nvmfs::{
 use stores::{assert_clean, formatted};
 
 const ROOT: Ino = Ino::ROOT;
-const NOBODY: Caller = Caller { uid: 65534, gid: 65534 };
+const NOBODY: Caller = Caller { uid: 65534, gid: 65534, umask: 0 };
 const FILE: u32 = 0o100_644;
 const MOMENT: Duration = Duration::from_millis(400);
 

@@ -111,3 +111,65 @@ fn is_due(left: &mut Option<u64>) -> bool {
 pub(crate) fn injected(what: &str) -> Error {
     Error::io(what, io::Error::other("injected failure"))
 }
+
+/// Gives a simulator, which keeps its [`Power`] in `state`, the calls that cut the power and inject failures.
+macro_rules! power_controls {
+    ($simulator:ident) => {
+        impl $simulator {
+            /// Operations so far that changed something, syncs included.
+            pub fn ops(&self) -> u64 {
+                self.state.lock().power.ops
+            }
+
+            /// Cuts the power in the `ops`-th next operation that changes something: it may be done in part and
+            /// fails, as everything after it does, with [`Error::PowerCut`]. 0 cuts the power now.
+            pub fn set_cut_after(&self, ops: u64) {
+                self.state.lock().power.set_cut_after(ops);
+            }
+
+            /// Whether the power is off.
+            pub fn is_off(&self) -> bool {
+                self.state.lock().power.is_off()
+            }
+
+            /// Whether failures are injected now, or will be.
+            pub fn is_failing(&self) -> bool {
+                self.state.lock().power.is_failing()
+            }
+
+            /// From the `writes`-th next write on, writes fail with an I/O error and may be done in part, until
+            /// [`Self::heal`].
+            ///
+            /// # Panics
+            /// When `writes` is 0.
+            pub fn fail_writes_after(&self, writes: u64) {
+                self.state.lock().power.set_write_failure_after(writes);
+            }
+
+            /// Syncs fail with an I/O error until [`Self::heal`]. Each failed sync finally keeps or loses the writes
+            /// before it, to any file, whatever later syncs return.
+            pub fn fail_sync(&self) {
+                self.fail_syncs_after(1);
+            }
+
+            /// Like `fail_sync` from the `syncs`-th next sync on.
+            ///
+            /// # Panics
+            /// When `syncs` is 0.
+            pub fn fail_syncs_after(&self, syncs: u64) {
+                self.state.lock().power.set_sync_failure_after(syncs);
+            }
+
+            /// Writes fail with [`Error::Full`] until [`Self::heal`].
+            pub fn enospc(&self) {
+                self.state.lock().power.full = true;
+            }
+
+            /// Ends all injected failures.
+            pub fn heal(&self) {
+                self.state.lock().power.heal();
+            }
+        }
+    };
+}
+pub(crate) use power_controls;

@@ -15,7 +15,7 @@ use hdrhistogram::Histogram;
 use lacuna_device::AlignedBuf;
 
 use super::{Config, Pattern, PatternReport, Skew, report::Measured, target::Target};
-use crate::{linkbench::Zipf, progress::Progress, random::Random, shuffle::Shuffle};
+use crate::{progress::Progress, random::Random, shuffle::Shuffle, zipf::Zipf};
 
 /// Random bytes that writes take their data from.
 const POOL_BYTES: usize = 8 << 20;

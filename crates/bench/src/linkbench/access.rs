@@ -3,9 +3,8 @@
 use super::{
     LINK_TYPES,
     degree::{Degrees, RANK_SHUFFLE},
-    zipf::Zipf,
 };
-use crate::{random::Random, shuffle::Shuffle};
+use crate::{random::Random, shuffle::Shuffle, zipf::Zipf};
 
 /// How likely the second id of a link request is one that was loaded.
 #[derive(Clone, Copy, Debug)]

@@ -78,7 +78,7 @@ pub(crate) fn load<D: Db>(
 ) -> Result<Loaded> {
     let jobs = jobs(config.ids, degrees);
     let (taken, nodes, links) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
-    let done = Progress::new("load", config.quiet, || {
+    let done = Progress::new("load", config.plan.quiet, || {
         let (nodes, links) = (nodes.load(Relaxed), links.load(Relaxed));
         format!("{nodes} of {} nodes, {links} links", config.ids)
     });
@@ -99,7 +99,7 @@ pub(crate) fn load<D: Db>(
     };
     done.during(|| {
         thread::scope(|scope| {
-            let loaders: Vec<_> = (0..config.loaders).map(|_| scope.spawn(work)).collect();
+            let loaders: Vec<_> = (0..config.plan.loaders).map(|_| scope.spawn(work)).collect();
             loaders.into_iter().try_for_each(|l| l.join().expect("a loader panicked"))
         })
     })?;
@@ -130,7 +130,7 @@ impl<D: Db> Loader<'_, D> {
     fn run(&mut self, job: Job, count: impl Fn(Loaded)) -> Result<()> {
         match job {
             Job::Chunk { first, end } => {
-                let mut random = Random::new(self.config.seed, first << 8);
+                let mut random = Random::new(self.config.plan.seed, first << 8);
                 self.nodes(&mut random, first, end)?;
                 count(Loaded { nodes: end - first, links: 0 });
                 let payload = Payload::new(payload::LINK, &mut random);
@@ -149,7 +149,7 @@ impl<D: Db> Loader<'_, D> {
             }
             Job::Segment { id1, link_type, from, end } => {
                 let purpose = (id1 << 8) + 1 + link_type as u64;
-                let mut random = Random::new(self.config.seed ^ from.rotate_right(16), purpose);
+                let mut random = Random::new(self.config.plan.seed ^ from.rotate_right(16), purpose);
                 let payload = Payload::new(payload::LINK, &mut random);
                 let mut batch = Batch::default();
                 let first = link_id(id1, link_type, id1 + from);
@@ -161,7 +161,7 @@ impl<D: Db> Loader<'_, D> {
 
     fn nodes(&mut self, random: &mut Random, first: u64, end: u64) -> Result<()> {
         let payload = Payload::new(payload::NODE, random);
-        let time = (self.config.epoch_ms / 1000) as u32;
+        let time = (self.config.plan.epoch_ms / 1000) as u32;
         for start in (first..end).step_by(BATCH_ROWS) {
             let stop = end.min(start + BATCH_ROWS as u64);
             let rows: Vec<Vec<u8>> = (start..stop)
@@ -201,7 +201,7 @@ impl<D: Db> Loader<'_, D> {
                 let mut data = Vec::new();
                 payload.append(random, &mut data);
                 let age = random.below(AGE_MAX_MS);
-                batch.links.push((self.config.epoch_ms.saturating_sub(age), data));
+                batch.links.push((self.config.plan.epoch_ms.saturating_sub(age), data));
             }
             let first = LinkId { id2: first.id2 + added, ..first };
             batch.runs.push(Run { first, links: start..batch.links.len() });
@@ -217,7 +217,7 @@ impl<D: Db> Loader<'_, D> {
         if batch.links.is_empty() {
             return Ok(());
         }
-        let now = self.config.epoch_ms;
+        let now = self.config.plan.epoch_ms;
         self.client.transact(|txn, value, acks| {
             for Run { first, links } in &batch.runs {
                 for (id2, (time, data)) in (first.id2..).zip(&batch.links[links.clone()]) {

@@ -29,13 +29,12 @@ mod schema;
 #[cfg(test)]
 mod tests;
 mod verify;
-mod zipf;
 
-use std::{path::PathBuf, sync::atomic::AtomicU64, time::Duration};
+use std::{path::PathBuf, sync::atomic::AtomicU64};
 
 use anyhow::Result;
 
-use crate::loading;
+use crate::{Plan, loading};
 
 pub use acks::AckLog;
 #[cfg(feature = "fuzzing")]
@@ -47,8 +46,6 @@ pub use payload::NODE_DATA_BYTES_MAX;
 pub use report::{RunReport, comparison};
 pub use verify::{Verified, verify_acks};
 
-pub(crate) use zipf::Zipf;
-
 /// Types of links in the graph.
 const LINK_TYPES: usize = 2;
 /// Most links that a list request returns.
@@ -59,26 +56,11 @@ const RANGE_LIMIT: usize = 10_000;
 pub struct Config {
     /// Nodes 1 to `ids` are loaded. LinkBench's "1x" is 10,000,000.
     pub ids: u64,
-    /// Threads of the load phase.
-    pub loaders: u32,
-    /// Threads of the request phase.
-    pub requesters: u32,
-    /// Requests before the measured ones.
-    pub warmup: Duration,
-    /// Length of the measured request phase.
-    pub seconds: Duration,
-    /// The phase goes on until so many requests were measured, however long that takes: for tests, which must
-    /// not depend on time. 0 for no such limit.
-    pub requests_min: u64,
-    /// Seed of data and requests.
-    pub seed: u64,
-    /// Time that the loaded rows are dated by, in milliseconds since 1970.
-    pub epoch_ms: u64,
+    /// Threads, times and seed.
+    pub plan: Plan,
     /// A file in the format of LinkBench's Distribution.dat whose out-degrees are used instead of
     /// the built-in fit to them.
     pub distribution: Option<PathBuf>,
-    /// No progress on standard error.
-    pub quiet: bool,
 }
 
 /// Runs load, warm-up and request phase on `db`, whose tables exist and are empty, and verifies the
@@ -98,12 +80,12 @@ pub fn run<D: Db>(
         Some(path) => degree::Distribution::read(path)?,
         None => degree::Distribution::Builtin,
     };
-    let degrees = degree::Degrees::new(config.ids, distribution, config.seed);
+    let degrees = degree::Degrees::new(config.ids, distribution, config.plan.seed);
     let next_node_id = AtomicU64::new(0);
 
     let (loaded, loading) = loading::during(db, || load::load(db, config, &degrees, acks, &next_node_id))?;
 
-    let access = access::Access::new(config.ids, degrees, config.seed);
+    let access = access::Access::new(config.ids, degrees, config.plan.seed);
     let requested = request::request(db, config, &access, acks, &next_node_id)?;
     let violation = verify::verify_graph(db).err();
     Ok(RunReport::new(tables, algorithm, loading, loaded, &requested, violation))

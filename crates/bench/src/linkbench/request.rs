@@ -1,9 +1,6 @@
 //! The requesters of the request phase: they draw and run operations.
 
-use std::{
-    sync::atomic::AtomicU64,
-    time::{Instant, SystemTime, UNIX_EPOCH},
-};
+use std::{sync::atomic::AtomicU64, time::Instant};
 
 use anyhow::Result;
 
@@ -19,8 +16,9 @@ use super::{
     schema,
 };
 use crate::{
+    now_ms,
     random::Random,
-    requesters::{self, Plan, Requested, Requester},
+    requesters::{self, Requested, Requester},
 };
 
 /// Share of the list requests that go on with a list that was longer than one answer.
@@ -34,22 +32,9 @@ pub(crate) fn request<D: Db>(
     acks: Option<&AckLog>,
     next_node_id: &AtomicU64,
 ) -> Result<Requested> {
-    let plan = Plan {
-        requesters: config.requesters,
-        warmup: config.warmup,
-        seconds: config.seconds,
-        requests_min: config.requests_min,
-        quiet: config.quiet,
-        operations: Operation::COUNT,
-    };
-    requesters::run(db, plan, |number| {
+    requesters::run(db, config.plan, Operation::COUNT, |number| {
         LinkRequester::new(number, Client::new(db, acks, next_node_id), config, access)
     })
-}
-
-fn now_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    since.as_millis() as u64
 }
 
 struct LinkRequester<'a, D: Db> {
@@ -77,7 +62,7 @@ impl<D: Db> Requester for LinkRequester<'_, D> {
 
 impl<'a, D: Db> LinkRequester<'a, D> {
     fn new(number: u64, client: Client<'a, D>, config: &Config, access: &'a Access) -> Self {
-        let mut random = Random::new(config.seed, !number);
+        let mut random = Random::new(config.plan.seed, !number);
         // As in LinkBench every requester has motifs of its own, others for adds than for updates.
         let link_payload = std::array::from_fn(|_| Payload::new(payload::LINK, &mut random));
         let node_payload = std::array::from_fn(|_| Payload::new(payload::NODE, &mut random));

@@ -15,6 +15,7 @@ use super::{
     verify::verify_graph,
     verify_acks,
 };
+use crate::Plan;
 
 struct Scratch(PathBuf);
 
@@ -37,16 +38,18 @@ impl Scratch {
     fn config(&self) -> Config {
         Config {
             ids: 2000,
-            loaders: 3,
-            requesters: 4,
-            warmup: Duration::from_millis(20),
-            seconds: Duration::from_millis(20),
-            // Each operation comes up, on rows that are there, many times.
-            requests_min: 3000,
-            seed: 1,
-            epoch_ms: 1_700_000_000_000,
             distribution: Some(self.distribution()),
-            quiet: true,
+            plan: Plan {
+                loaders: 3,
+                requesters: 4,
+                warmup: Duration::from_millis(20),
+                seconds: Duration::from_millis(20),
+                // Each operation comes up, on rows that are there, many times.
+                requests_min: 3000,
+                seed: 1,
+                epoch_ms: 1_700_000_000_000,
+                quiet: true,
+            },
         }
     }
 }
@@ -82,7 +85,8 @@ fn the_same_seed_loads_the_same_rows() {
     let scratch = Scratch::new();
     let load_only = |seed, loaders| {
         let db = MemoryDb::default();
-        let config = Config { seed, loaders, requesters: 0, requests_min: 0, ..scratch.config() };
+        let mut config = scratch.config();
+        config.plan = Plan { seed, loaders, requesters: 0, requests_min: 0, ..config.plan };
         run(&db, &config, "plain", "none", None).unwrap();
         db.tables.into_inner().unwrap()
     };
@@ -100,7 +104,8 @@ fn a_failing_database_ends_the_run_with_its_error() {
     let scratch = Scratch::new();
     for fail_from in [1, 1000, 60_000, 110_000, 200_000] {
         let db = MemoryDb { fail_from, ..MemoryDb::default() };
-        let long = Config { seconds: Duration::from_secs(600), ..scratch.config() };
+        let mut long = scratch.config();
+        long.plan.seconds = Duration::from_secs(600);
         let error = run(&db, &long, "plain", "none", None).unwrap_err();
         assert!(error.to_string().contains("on fire"), "{error:#}");
     }

@@ -82,7 +82,7 @@ pub(crate) fn load(database: &Database, config: &Config, acks: Option<&AckLog>) 
         }
         Ok(())
     };
-    let progress = Progress::new("load", config.quiet, || {
+    let progress = Progress::new("load", config.plan.quiet, || {
         format!(
             "{} of {} parts, {} rows",
             taken.load(Relaxed).min(jobs.len()),
@@ -92,7 +92,7 @@ pub(crate) fn load(database: &Database, config: &Config, acks: Option<&AckLog>) 
     });
     progress.during(|| {
         thread::scope(|scope| {
-            let loaders: Vec<_> = (0..config.loaders).map(|_| scope.spawn(work)).collect();
+            let loaders: Vec<_> = (0..config.plan.loaders).map(|_| scope.spawn(work)).collect();
             loaders.into_iter().try_for_each(|loader| loader.join().expect("a loader panicked"))
         })
     })?;
@@ -104,7 +104,7 @@ pub(crate) fn load(database: &Database, config: &Config, acks: Option<&AckLog>) 
 
 fn load_warehouses(database: &Database, config: &Config) -> Result<u64> {
     Client::new(database, None).commit(|txn, _| {
-        let random = &mut Random::new(config.seed, 0);
+        let random = &mut Random::new(config.plan.seed, 0);
         let mut rows = 0;
         for warehouse in 1..=config.scale.warehouses {
             let (address, name) = (AddressText::new(random), a_string(random, 6, 10));
@@ -156,7 +156,8 @@ impl<'a> Loader<'a> {
         mut work: impl FnMut(&mut Txn<'a>, &mut Random, &Config) -> DbResult<u64>,
     ) -> Result<()> {
         let config = self.config;
-        let rows = self.client.commit(|txn, _| work(txn, &mut Random::new(config.seed, purpose), config))?;
+        let rows =
+            self.client.commit(|txn, _| work(txn, &mut Random::new(config.plan.seed, purpose), config))?;
         self.rows.fetch_add(rows, Relaxed);
         Ok(())
     }
@@ -188,7 +189,7 @@ impl<'a> Loader<'a> {
     fn orders(&mut self, warehouse: u32, district: u32) -> Result<()> {
         let scale = self.config.scale;
         let mut customers: Vec<u32> = (1..=scale.customers).collect();
-        shuffle(&mut customers, &mut Random::new(self.config.seed, purpose(4, warehouse, district, 0)));
+        shuffle(&mut customers, &mut Random::new(self.config.plan.seed, purpose(4, warehouse, district, 0)));
         for first in (1..=scale.customers).step_by(BATCH_ORDERS as usize) {
             let end = scale.customers.min(first + BATCH_ORDERS - 1) + 1;
             self.batch(purpose(5, warehouse, district, first), |txn, random, config| {
@@ -241,7 +242,7 @@ fn insert_customer(txn: &mut Txn<'_>, random: &mut Random, config: &Config, id: 
     let [warehouse, district, customer] = id;
     let name = match customer {
         first if first <= LAST_NAMES => first - 1,
-        _ => NonUniform::new(config.seed).last_name_load(random),
+        _ => NonUniform::new(config.plan.seed).last_name_load(random),
     };
     let (first, last, address) = (a_string(random, 8, 16), last_name(name), AddressText::new(random));
     let row = CustomerRow {
@@ -251,7 +252,7 @@ fn insert_customer(txn: &mut Txn<'_>, random: &mut Random, config: &Config, id: 
         deliveries: 0,
         credit_limit: 5_000_000,
         discount: uniform(random, 0, 5000),
-        since: config.epoch_ms,
+        since: config.plan.epoch_ms,
         credit: if uniform(random, 1, 100) <= BAD_CREDIT { b"BC" } else { b"GC" },
         first: &first,
         middle: b"OE",
@@ -266,7 +267,7 @@ fn insert_customer(txn: &mut Txn<'_>, random: &mut Random, config: &Config, id: 
         customer_warehouse: warehouse,
         customer_district: district,
         customer,
-        date: config.epoch_ms,
+        date: config.plan.epoch_ms,
         amount: FIRST_PAYMENT,
         data: &a_string(random, 12, 24),
     };
@@ -288,14 +289,14 @@ fn insert_order(
     let is_delivered = order < config.scale.first_new_order();
     let lines = uniform(random, 5, 15) as u8;
     let carrier = if is_delivered { uniform(random, 1, 10) as u8 } else { 0 };
-    let row = OrderRow { customer, entry: config.epoch_ms, carrier, lines, all_local: 1 };
+    let row = OrderRow { customer, entry: config.plan.epoch_ms, carrier, lines, all_local: 1 };
     txn.insert(Table::Order, &key(&id), &row.value())?;
     txn.insert(Table::OrderByCustomer, &order_of_customer_key(warehouse, district, customer, order), &[])?;
     for number in 1..=lines {
         let row = OrderLineRow {
             item: uniform(random, 1, config.scale.items),
             supply_warehouse: warehouse,
-            delivery: if is_delivered { config.epoch_ms } else { 0 },
+            delivery: if is_delivered { config.plan.epoch_ms } else { 0 },
             quantity: 5,
             amount: if is_delivered { 0 } else { uniform(random, 1, 999_999).into() },
             district_info: &a_string(random, DISTRICT_INFO, DISTRICT_INFO),

@@ -25,14 +25,11 @@ mod text;
 mod transactions;
 mod verify;
 
-use std::{sync::atomic::AtomicU64, time::Duration};
+use std::sync::atomic::AtomicU64;
 
 use anyhow::Result;
 
-use crate::{
-    loading,
-    requesters::{self, Plan},
-};
+use crate::{Plan, loading, requesters};
 
 pub use acks::AckLog;
 #[cfg(feature = "fuzzing")]
@@ -73,23 +70,8 @@ impl Scale {
 pub struct Config {
     /// How much is loaded.
     pub scale: Scale,
-    /// Threads of the load phase.
-    pub loaders: u32,
-    /// Threads of the request phase.
-    pub requesters: u32,
-    /// Requests before the measured ones.
-    pub warmup: Duration,
-    /// Length of the measured request phase.
-    pub seconds: Duration,
-    /// The phase goes on until so many requests were measured, however long that takes: for tests, which must
-    /// not depend on time. 0 for no such limit.
-    pub requests_min: u64,
-    /// Seed of data and requests.
-    pub seed: u64,
-    /// Time that the loaded rows are dated by, in milliseconds since 1970.
-    pub epoch_ms: u64,
-    /// No progress on standard error.
-    pub quiet: bool,
+    /// Threads, times and seed.
+    pub plan: Plan,
 }
 
 /// Runs load, warm-up and request phase on `database`, whose tables exist and are empty, and verifies it.
@@ -108,15 +90,7 @@ pub fn run(
     let (rows, loading) = loading::during(database, || load::load(database, config, acks))?;
 
     let next_history = AtomicU64::new(load::histories(config.scale));
-    let plan = Plan {
-        requesters: config.requesters,
-        warmup: config.warmup,
-        seconds: config.seconds,
-        requests_min: config.requests_min,
-        quiet: config.quiet,
-        operations: mix::Operation::COUNT,
-    };
-    let requested = requesters::run(database, plan, |number| {
+    let requested = requesters::run(database, config.plan, mix::Operation::COUNT, |number| {
         requester::Terminal::new(number, database, config, acks, &next_history)
     })?;
     let violation = verify(database).err();

@@ -2,7 +2,7 @@
 
 use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
-    time::{Instant, SystemTime, UNIX_EPOCH},
+    time::Instant,
 };
 
 use anyhow::{Result, ensure};
@@ -15,7 +15,7 @@ use super::{
     text::{LAST_NAMES, NonUniform, last_name, uniform},
     transactions::{Client, Customer, Line, NewOrder, Payment, Who},
 };
-use crate::{random::Random, requesters::Requester};
+use crate::{now_ms, random::Random, requesters::Requester};
 
 /// Percent of the customers that are found by their last name.
 const BY_NAME: u32 = 60;
@@ -45,9 +45,9 @@ impl<'a> Terminal<'a> {
         Terminal {
             client: Client::new(database, acks),
             scale: config.scale,
-            non_uniform: NonUniform::new(config.seed),
+            non_uniform: NonUniform::new(config.plan.seed),
             next_history,
-            random: Random::new(config.seed, !number),
+            random: Random::new(config.plan.seed, !number),
             deck: Deck::new(),
         }
     }
@@ -159,8 +159,4 @@ impl Requester for Terminal<'_> {
     fn retries(&self) -> u64 {
         self.client.retries()
     }
-}
-
-fn now_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
 }

@@ -13,18 +13,21 @@ use super::{
     schema::{CustomerRow, DistrictRow, HistoryRow, OrderLineRow, OrderRow, Row, Table, WarehouseRow, key},
     verify, verify_acks,
 };
+use crate::Plan;
 
 const CONFIG: Config = Config {
     scale: Scale { warehouses: 2, items: 200, customers: 40 },
-    loaders: 3,
-    requesters: 4,
-    warmup: Duration::from_millis(20),
-    seconds: Duration::from_millis(20),
-    // More than a deck of 23 for each requester of any test.
-    requests_min: 1000,
-    seed: 1,
-    epoch_ms: 1_700_000_000_000,
-    quiet: true,
+    plan: Plan {
+        loaders: 3,
+        requesters: 4,
+        warmup: Duration::from_millis(20),
+        seconds: Duration::from_millis(20),
+        // More than a deck of 23 for each requester of any test.
+        requests_min: 1000,
+        seed: 1,
+        epoch_ms: 1_700_000_000_000,
+        quiet: true,
+    },
 };
 
 /// Of [`CONFIG`]: 28 of 40 orders of a district are delivered.
@@ -63,7 +66,7 @@ fn a_run_is_consistent_and_proves_its_acknowledgements() {
 fn the_same_seed_loads_the_same_rows() {
     let rows = |seed, loaders| {
         let database = database();
-        load(&database, &Config { seed, loaders, ..CONFIG }, None).unwrap();
+        load(&database, &Config { plan: Plan { seed, loaders, ..CONFIG.plan }, ..CONFIG }, None).unwrap();
         verify(&database).unwrap();
         let txn = database.begin();
         let mut rows = Vec::new();
@@ -256,7 +259,7 @@ fn what_was_acknowledged_and_is_lost_is_named() {
 fn requesters_in_each_others_way_stay_consistent() {
     let scale = Scale { warehouses: 1, items: 20, customers: 10 };
     let database = Arc::new(database());
-    let config = Config { scale, requesters: 12, ..CONFIG };
+    let config = Config { scale, plan: Plan { requesters: 12, ..CONFIG.plan } };
     let report = run(&database, &config, "plain", "none", None).unwrap();
     assert_eq!(report.figures.violation, None);
     assert!(report.figures.ops.iter().any(|(name, summary)| *name == "delivery" && summary.count > 0));

@@ -22,7 +22,7 @@ use lacuna_nvmfs::{
     posix::{Attr, FileKind, Posix},
 };
 
-use crate::say;
+use crate::{printable::one_line, say};
 use ends::{Operand, Target};
 use opened::OpenStores;
 pub(crate) use rescue::{RescueArguments, rescue};
@@ -146,12 +146,13 @@ fn entries_with_attributes(posix: &Posix, directory: Ino) -> Result<Vec<(Vec<u8>
 fn line(posix: &Posix, attr: &Attr, name: &str) -> Result<String> {
     let target = match attr.kind {
         FileKind::Symlink => {
-            format!(" -> {}", String::from_utf8_lossy(&posix.readlink(attr.ino)?))
+            let target = posix.readlink(attr.ino)?;
+            format!(" -> {}", one_line(&String::from_utf8_lossy(&target)))
         }
         _ => String::new(),
     };
     Ok(format!(
-        "{}{} {:>3} {:>6} {:>6} {:>13} {:>13} {name}{target}\n",
+        "{}{} {:>3} {:>6} {:>6} {:>13} {:>13} {}{target}\n",
         kind_letter(attr.kind),
         permissions(attr.perm),
         attr.nlink,
@@ -159,6 +160,7 @@ fn line(posix: &Posix, attr: &Attr, name: &str) -> Result<String> {
         attr.gid,
         attr.size,
         attr.allocated_bytes,
+        one_line(name),
     ))
 }
 

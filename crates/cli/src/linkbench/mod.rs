@@ -13,7 +13,6 @@ use lacuna_bench::{
 use serde_json::{Value, json};
 
 use crate::{
-    phases::{LOADERS, now_ms},
     say,
     tables::{Kind, Tables, Target},
 };
@@ -28,18 +27,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
     let phases = &arguments.phases;
     arguments.engine.check(phases.json.as_deref())?;
-    let config = Config {
-        ids: arguments.ids,
-        loaders: LOADERS,
-        requesters: phases.requesters,
-        warmup: phases.warmup(),
-        seconds: phases.seconds(),
-        requests_min: 0,
-        seed: phases.seed,
-        epoch_ms: now_ms(),
-        distribution: arguments.distribution.clone(),
-        quiet: false,
-    };
+    let config =
+        Config { ids: arguments.ids, distribution: arguments.distribution.clone(), plan: phases.plan() };
     if let Some(server) = &arguments.mysql {
         return sql::run(arguments, &config, server);
     }

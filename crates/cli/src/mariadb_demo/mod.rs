@@ -101,7 +101,8 @@ impl Demo<'_> {
         let lz4 = server.execute("SET GLOBAL innodb_compression_algorithm = 'lz4'");
         let algorithm = if lz4.is_ok() { "lz4" } else { "zlib" };
         server.execute(&format!("SET GLOBAL innodb_compression_algorithm = '{algorithm}'"))?;
-        say(&format!("MariaDB {}, page compression by {algorithm}\n", server.version()))?;
+        let version = server.query("SELECT VERSION()")?.into_iter().flatten().flatten().next();
+        say(&format!("MariaDB {}, page compression by {algorithm}\n", version.unwrap_or_default()))?;
         server.execute("CREATE DATABASE demo")?;
         for (table, options) in [("plain", ""), ("compressed", "PAGE_COMPRESSED=1")] {
             server.execute(&format!(

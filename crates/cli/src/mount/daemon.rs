@@ -42,8 +42,19 @@ pub(super) fn start(arguments: &Arguments) -> Result<()> {
 /// The arguments again, for the background process.
 fn command_line(arguments: &Arguments) -> Vec<OsString> {
     let mut line: Vec<OsString> = vec!["--background-process".into()];
-    let Arguments { read_only, allow_other, nodiratime, no_infer_trim, fcta, dev, suid, noexec, .. } =
-        *arguments;
+    let Arguments {
+        read_only,
+        allow_other,
+        nodiratime,
+        no_infer_trim,
+        fcta,
+        dev,
+        suid,
+        noexec,
+        sync,
+        exit_on_failure,
+        ..
+    } = *arguments;
     for (is_set, flag) in [
         (read_only, "--read-only"),
         (allow_other, "--allow-other"),
@@ -53,6 +64,8 @@ fn command_line(arguments: &Arguments) -> Vec<OsString> {
         (dev, "--dev"),
         (suid, "--suid"),
         (noexec, "--noexec"),
+        (sync, "--sync"),
+        (exit_on_failure, "--exit-on-failure"),
     ] {
         if is_set {
             line.push(flag.into());
@@ -64,6 +77,7 @@ fn command_line(arguments: &Arguments) -> Vec<OsString> {
     line.push(format!("--atime={}", name_of(arguments.atime)).into());
     line.push(format!("--blksize={}", arguments.blksize).into());
     line.push(format!("--footprint={}", arguments.footprint).into());
+    line.extend(arguments.map_memory.map(|size| format!("--map-memory={}", size.0).into()));
     line.push("--".into());
     line.push(arguments.store.clone().into());
     line.push(arguments.dir.clone().into());
@@ -98,6 +112,9 @@ mod tests {
                 "--dev",
                 "--suid",
                 "--noexec",
+                "--sync",
+                "--exit-on-failure",
+                "--map-memory=1048576",
                 "--threads=7",
                 "--transport=uring",
                 "--blksize=4096",

@@ -10,8 +10,8 @@ use std::ffi::{OsStr, OsString};
 /// The names under which the program is mount(8)'s helper.
 const HELPERS: [&str; 2] = ["mount.lacuna", "mount.fuse.lacuna"];
 
-/// Options of fstab that concern mount(8) or systemd, or have no effect.
-const IGNORED: [&str; 16] = [
+/// Options of fstab that concern mount(8) or systemd, or that ask for what the file system does anyway.
+const WITHOUT_EFFECT: [&str; 23] = [
     "defaults",
     "auto",
     "noauto",
@@ -22,20 +22,26 @@ const IGNORED: [&str; 16] = [
     "group",
     "nofail",
     "_netdev",
-    "exec",
-    "nodev",
-    "nosuid",
     "norelatime",
+    "diratime",
+    "lazytime",
+    "nolazytime",
     "async",
+    "silent",
+    "loud",
+    "discard",
+    "user_xattr",
+    "acl",
+    "noacl",
     "default_permissions",
+    "_rnetdev",
 ];
 
 /// Options with values that a remount names because the kernel's table of mounts does.
 const TOLD_BY_KERNEL: [&str; 4] = ["user_id", "group_id", "rootmode", "max_read"];
 
 /// Options with the command line's flag for each.
-const FLAGS: [(&str, &str); 13] = [
-    ("allow_other", "--allow-other"),
+const FLAGS: [(&str, &str); 12] = [
     ("cache", "--cache=auto"),
     ("atime", "--atime=relatime"),
     ("relatime", "--atime=relatime"),
@@ -44,11 +50,126 @@ const FLAGS: [(&str, &str); 13] = [
     ("nodiratime", "--nodiratime"),
     ("no_infer_trim", "--no-infer-trim"),
     ("fcta", "--fcta"),
-    ("dev", "--dev"),
-    ("suid", "--suid"),
-    ("noexec", "--noexec"),
     ("foreground", "--foreground"),
+    ("exit_on_failure", "--exit-on-failure"),
+    ("sync", "--sync"),
+    ("dirsync", "--sync"),
 ];
+
+/// Options with a value that the command line takes under the same name, with `-` for `_`.
+const VALUES: [&str; 6] = ["threads", "transport", "cache", "blksize", "footprint", "map_memory"];
+
+/// Options of which the last one counts, each with the switch that it sets and to what.
+const SWITCHES: [(&str, Switch, bool); 10] = [
+    ("ro", Switch::ReadOnly, true),
+    ("rw", Switch::ReadOnly, false),
+    ("dev", Switch::Dev, true),
+    ("nodev", Switch::Dev, false),
+    ("suid", Switch::Suid, true),
+    ("nosuid", Switch::Suid, false),
+    ("exec", Switch::Exec, true),
+    ("noexec", Switch::Exec, false),
+    ("allow_other", Switch::Shared, true),
+    ("private", Switch::Shared, false),
+];
+
+/// How alike a known option must be to be proposed for an unknown one, from 0 to 1.
+const LIKENESS_MIN: f64 = 0.8;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Switch {
+    ReadOnly,
+    Dev,
+    Suid,
+    Exec,
+    Shared,
+}
+
+/// What the options of a call ask for.
+#[derive(Default)]
+struct Asked {
+    is_remount: bool,
+    /// The options are those of the kernel's table of mounts with the caller's changes: what is missing was taken away.
+    is_complete: bool,
+    switches: [Option<bool>; 5],
+    flags: Vec<String>,
+}
+
+impl Asked {
+    fn switch(&self, switch: Switch) -> Option<bool> {
+        self.switches[switch as usize]
+    }
+
+    fn note(&mut self, option: &str) -> Result<(), String> {
+        let (name, value) =
+            option.split_once('=').map_or((option, None), |(name, value)| (name, Some(value)));
+        if let Some((.., switch, on)) = SWITCHES.iter().find(|(name, ..)| *name == option) {
+            self.switches[*switch as usize] = Some(*on);
+        } else if let Some((_, flag)) = FLAGS.iter().find(|(name, _)| *name == option) {
+            self.flags.push((*flag).to_owned());
+        } else if VALUES.contains(&name) {
+            let value = value.ok_or_else(|| format!("mount option {name} needs a value"))?;
+            self.flags.push(format!("--{}={value}", name.replace('_', "-")));
+        } else if option == "remount" {
+            self.is_remount = true;
+        } else if TOLD_BY_KERNEL.contains(&name) && value.is_some() {
+            self.is_complete = true;
+        } else if !WITHOUT_EFFECT.contains(&option) && !is_comment(name) {
+            return Err(unknown(name, option));
+        }
+        Ok(())
+    }
+
+    /// The words of `lacuna mount`. mount(8) does not pass `dev`, `suid` and `exec` on, because they are its defaults,
+    /// so root's mounts have them unless an option says otherwise. A file system in fstab is meant for all users, so
+    /// root's mounts are for others too, unless they are `private`.
+    fn mount_words(&self, is_root: bool) -> Vec<String> {
+        let or = |switch, default| self.switch(switch).unwrap_or(default);
+        let mut words = vec!["mount".to_owned()];
+        words.extend_from_slice(&self.flags);
+        for (is_set, flag) in [
+            (or(Switch::ReadOnly, false), "--read-only"),
+            (or(Switch::Dev, is_root), "--dev"),
+            (or(Switch::Suid, is_root), "--suid"),
+            (!or(Switch::Exec, true), "--noexec"),
+            (or(Switch::Shared, is_root), "--allow-other"),
+        ] {
+            words.extend(is_set.then(|| flag.to_owned()));
+        }
+        words
+    }
+
+    /// The words of `lacuna remount`, which has no use for the other options. It keeps what it is not told about.
+    fn remount_words(&self) -> Vec<String> {
+        let mut words = vec!["remount".to_owned()];
+        if self.switch(Switch::ReadOnly) == Some(true) {
+            words.push("--read-only".to_owned());
+        }
+        for (switch, name) in [(Switch::Dev, "dev"), (Switch::Suid, "suid"), (Switch::Exec, "exec")] {
+            match self.switch(switch).or(self.is_complete.then_some(true)) {
+                Some(true) => words.push(format!("--{name}")),
+                Some(false) => words.push(format!("--no{name}")),
+                None => {}
+            }
+        }
+        words
+    }
+}
+
+/// Whether mount(8) leaves the option of this name to other programs.
+fn is_comment(name: &str) -> bool {
+    name.starts_with("x-") || name.starts_with("X-") || name == "comment"
+}
+
+/// The complaint about an unknown option, with the known one that it resembles most.
+fn unknown(name: &str, option: &str) -> String {
+    let known = SWITCHES.iter().map(|(name, ..)| *name).chain(FLAGS.iter().map(|(name, _)| *name));
+    let known = known.chain(VALUES).chain(WITHOUT_EFFECT);
+    let alike = known.map(|known| (strsim::jaro(known, name), known));
+    let nearest = alike.filter(|(likeness, _)| *likeness > LIKENESS_MIN).max_by(|a, b| a.0.total_cmp(&b.0));
+    let proposed = nearest.map_or(String::new(), |(_, known)| format!("; did you mean {known}?"));
+    format!("unknown mount option {option}{proposed}")
+}
 
 /// Whether the program is called by a name of mount(8)'s helper.
 pub(crate) fn is_helper(program: &OsStr) -> bool {
@@ -56,33 +177,23 @@ pub(crate) fn is_helper(program: &OsStr) -> bool {
 }
 
 /// Translates `mount.lacuna STORE DIR [-sfnv] [-t TYPE] [-o OPTION,...]` into `lacuna mount ...`, or with the
-/// option `remount` into `lacuna remount ...`, which of the others uses only the last of `ro` and `rw`.
-///
-/// A file system in fstab is meant for all users, so root's mounts imply `allow_other`; `private` revokes it.
+/// option `remount` into `lacuna remount ...`.
 pub(crate) fn arguments_of_helper(
     given: impl Iterator<Item = OsString>,
     is_root: bool,
 ) -> Result<Vec<OsString>, String> {
     let mut names = Vec::new();
-    let mut line: Vec<OsString> = vec!["lacuna".into(), "mount".into()];
-    let mut is_shared = is_root;
-    let mut is_remount = false;
-    let mut read_only = false;
+    let mut asked = Asked::default();
     let mut given = given;
     while let Some(argument) = given.next() {
         match argument.to_str() {
             Some("-o") => {
                 let options = given.next().ok_or("-o needs options")?;
                 let options = options.to_str().ok_or("options must be UTF-8")?;
-                for option in options.split(',').filter(|option| !option.is_empty()) {
-                    match option {
-                        "private" => is_shared = false,
-                        "remount" => is_remount = true,
-                        "ro" => read_only = true,
-                        "rw" => read_only = false,
-                        _ => line.extend(flag_of(option)?.map(OsString::from)),
-                    }
-                }
+                options
+                    .split(',')
+                    .filter(|option| !option.is_empty())
+                    .try_for_each(|option| asked.note(option))?;
             }
             Some("-t" | "-N") => drop(given.next()),
             Some("-s" | "-f" | "-n" | "-v" | "-sf" | "-sv") => {}
@@ -93,38 +204,15 @@ pub(crate) fn arguments_of_helper(
     if names.len() != 2 {
         return Err("a store and a directory are needed".into());
     }
-    if is_remount {
-        line = vec!["lacuna".into(), "remount".into()];
-        names.remove(0);
-        is_shared = false;
-    }
-    if read_only {
-        line.push("--read-only".into());
-    }
-    if is_shared && !line.iter().any(|flag| flag == "--allow-other") {
-        line.push("--allow-other".into());
-    }
-    line.push("--".into());
-    line.extend(names);
-    Ok(line)
-}
-
-fn flag_of(option: &str) -> Result<Option<String>, String> {
-    if let Some((_, flag)) = FLAGS.iter().find(|(name, _)| *name == option) {
-        return Ok(Some((*flag).to_owned()));
-    }
-    match option.split_once('=') {
-        Some((name @ ("threads" | "transport" | "blksize" | "footprint" | "cache"), value)) => {
-            return Ok(Some(format!("--{name}={value}")));
+    let words = match asked.is_remount {
+        true => {
+            names.remove(0);
+            asked.remount_words()
         }
-        Some((name, _)) if name.starts_with("x-") || name == "comment" => return Ok(None),
-        Some((name, _)) if TOLD_BY_KERNEL.contains(&name) => return Ok(None),
-        _ => {}
-    }
-    if IGNORED.contains(&option) || option.starts_with("x-") {
-        return Ok(None);
-    }
-    Err(format!("unknown mount option {option}"))
+        false => asked.mount_words(is_root),
+    };
+    let line = std::iter::once("lacuna".to_owned()).chain(words).chain(["--".to_owned()]);
+    Ok(line.map(OsString::from).chain(names).collect())
 }
 
 #[cfg(test)]
@@ -140,32 +228,78 @@ mod tests {
     #[test]
     fn options_of_fstab_become_flags() {
         for (given, is_root, expected) in [
-            ("/s /d", true, Ok("lacuna mount --allow-other -- /s /d")),
+            ("/s /d", true, Ok("lacuna mount --dev --suid --allow-other -- /s /d")),
             ("/s /d", false, Ok("lacuna mount -- /s /d")),
             (
                 "/s /d -n -t lacuna -o rw,noatime,cache=none,threads=4,transport=fuser,x-systemd.before=mariadb.service,fcta",
                 true,
                 Ok(
-                    "lacuna mount --atime=noatime --cache=none --threads=4 --transport=fuser --fcta --allow-other -- /s /d",
+                    "lacuna mount --atime=noatime --cache=none --threads=4 --transport=fuser --fcta --dev --suid --allow-other -- /s /d",
                 ),
             ),
-            ("-o ro,private /s /d", true, Ok("lacuna mount --read-only -- /s /d")),
+            ("-o ro,private,nosuid,nodev /s /d", true, Ok("lacuna mount --read-only -- /s /d")),
             ("/s /d -o allow_other", false, Ok("lacuna mount --allow-other -- /s /d")),
+            ("/s /d -o map_memory=1G,sync", false, Ok("lacuna mount --map-memory=1G --sync -- /s /d")),
             ("/s /d -o data=journal", true, Err("unknown mount option data=journal")),
+            ("/s /d -o noauto,notime", true, Err("unknown mount option notime; did you mean noatime?")),
+            ("/s /d -o thread=4", true, Err("unknown mount option thread=4; did you mean threads?")),
+            ("/s /d -o threads", true, Err("mount option threads needs a value")),
             ("/s", true, Err("a store and a directory are needed")),
-            ("/s /d -o ro,rw", true, Ok("lacuna mount --allow-other -- /s /d")),
-            ("/s /d -o rw,fcta,remount,ro", true, Ok("lacuna remount --read-only -- /d")),
-            ("/s /d -o ro,remount,rw,threads=4", true, Ok("lacuna remount -- /d")),
-            // The call that mount(8) makes for `mount -o remount,rw /d`, with options of the table of mounts.
-            (
-                "/s /d -o rw,nosuid,nodev,relatime,remount,user_id=0,group_id=0,default_permissions,allow_other",
-                true,
-                Ok("lacuna remount -- /d"),
-            ),
-            ("/s /d -o remount,data=journal", true, Err("unknown mount option data=journal")),
         ] {
             let expected = expected.map(str::to_owned).map_err(str::to_owned);
             assert_eq!(translate(given, is_root), expected, "{given}");
         }
+    }
+
+    #[test]
+    fn what_concerns_others_or_goes_without_saying_is_accepted() {
+        for option in WITHOUT_EFFECT.iter().chain(&["x-a", "x-a.b=c,d", "X-mount.mkdir", "comment=text"]) {
+            let given = format!("/s /d -o {}", option.replace(',', "_"));
+            assert_eq!(translate(&given, false).as_deref(), Ok("lacuna mount -- /s /d"), "{option}");
+        }
+    }
+
+    /// All orders of three options of each pair: the last one counts.
+    #[test]
+    fn the_last_of_an_option_and_its_opposite_counts() {
+        for (on, off, flag, is_flag_for) in [
+            ("ro", "rw", "--read-only", true),
+            ("dev", "nodev", "--dev", true),
+            ("suid", "nosuid", "--suid", true),
+            ("exec", "noexec", "--noexec", false),
+            ("allow_other", "private", "--allow-other", true),
+        ] {
+            for (order, is_root) in (0..8).flat_map(|order| [(order, false), (order, true)]) {
+                let options = [0, 1, 2].map(|bit| if order >> bit & 1 == 1 { on } else { off });
+                let line = translate(&format!("/s /d -o {}", options.join(",")), is_root).expect("is known");
+                let has_flag = line.split(' ').any(|word| word == flag);
+                assert_eq!(
+                    has_flag,
+                    (options[2] == on) == is_flag_for,
+                    "{options:?}, root: {is_root}: {line}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_remount_changes_what_it_names() {
+        for (options, expected) in [
+            ("rw,fcta,remount,ro", "lacuna remount --read-only -- /d"),
+            ("ro,remount,rw,threads=4", "lacuna remount -- /d"),
+            ("remount,suid,nosuid,nodev,noexec", "lacuna remount --nodev --nosuid --noexec -- /d"),
+            ("nosuid,remount,suid", "lacuna remount --suid -- /d"),
+            // The calls that mount(8) makes for `mount -o remount,rw /d` and `mount -o remount,suid /d`, with options of
+            // the table of mounts.
+            (
+                "rw,nosuid,nodev,relatime,remount,user_id=0,group_id=0,default_permissions,allow_other",
+                "lacuna remount --nodev --nosuid --exec -- /d",
+            ),
+            ("rw,nodev,relatime,remount,user_id=0,group_id=0", "lacuna remount --nodev --suid --exec -- /d"),
+        ] {
+            assert_eq!(translate(&format!("/s /d -o {options}"), true).as_deref(), Ok(expected), "{options}");
+        }
+        let refused = translate("/s /d -o remount,data=journal", true);
+        assert_eq!(refused, Err("unknown mount option data=journal".to_owned()));
     }
 }

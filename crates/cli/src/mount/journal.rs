@@ -7,6 +7,7 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
+use crate::printable::one_line;
 use log::{Level, LevelFilter, Log, Metadata, Record};
 
 /// The socket on which syslog, or systemd's journal instead of it, listens.
@@ -60,17 +61,19 @@ impl Log for Journal {
         if !self.enabled(record.metadata()) || is_too_late(record) {
             return;
         }
+        let message = record.args().to_string();
+        let message = one_line(&message);
         if is_detached() {
             let severity = match record.level() {
                 Level::Error => 3,
                 Level::Warn => 4,
                 _ => 6,
             };
-            let line = format!("<{}>lacuna[{}]: {}", FACILITY | severity, std::process::id(), record.args());
+            let line = format!("<{}>lacuna[{}]: {}", FACILITY | severity, std::process::id(), message);
             // A machine without a log is no reason to stop serving files.
             let _ = UnixDatagram::unbound().and_then(|socket| socket.send_to(line.as_bytes(), SYSLOG));
         } else {
-            let _ = writeln!(std::io::stderr(), "lacuna: {}", record.args());
+            let _ = writeln!(std::io::stderr(), "lacuna: {message}");
         }
     }
 

@@ -7,9 +7,12 @@
 mod daemon;
 mod flusher;
 mod helper;
+mod inherited;
 mod journal;
+mod map_memory;
 mod remount;
 mod serve;
+mod watch;
 
 use std::{
     io::ErrorKind,
@@ -22,6 +25,7 @@ use clap::{Args, ValueEnum};
 use lacuna_ftl::Footprint;
 use rustix::mount::UnmountFlags;
 
+use crate::size::Size;
 pub(crate) use helper::{arguments_of_helper, is_helper};
 pub(crate) use journal::install as install_log;
 pub(crate) use remount::{RemountArguments, remount};
@@ -118,6 +122,17 @@ pub(crate) struct Arguments {
     /// 200 percent of a file
     #[arg(long, default_value_t = Footprint::Auto)]
     footprint: Footprint,
+    /// Memory for the store's map; what does not fit is read when it is needed. By default enough for a full store, but
+    /// no more than an eighth of the machine's memory
+    #[arg(long, value_name = "SIZE")]
+    map_memory: Option<Size>,
+    /// Make every change durable before it returns
+    #[arg(long)]
+    sync: bool,
+    /// End with an error when a failure of the device has stopped the store, so that whoever started this process can
+    /// start it again; otherwise it goes on serving reads
+    #[arg(long)]
+    exit_on_failure: bool,
     /// Started by `lacuna mount`: report on standard output when the mount is ready
     #[arg(long, hide = true, conflicts_with = "foreground")]
     background_process: bool,
@@ -125,6 +140,10 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let mut arguments = arguments.clone();
+    if is_dead(&arguments.dir) {
+        let dir = arguments.dir.display();
+        bail!("{dir}: a dead mount, whose process was killed; clear it with: lacuna umount {dir}");
+    }
     // The background process leaves the working directory.
     arguments.store = absolute(&arguments.store)?;
     arguments.dir = absolute(&arguments.dir)?;

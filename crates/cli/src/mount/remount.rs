@@ -21,6 +21,31 @@ pub(crate) struct RemountArguments {
     /// Change nothing from now on
     #[arg(long)]
     read_only: bool,
+    #[command(flatten)]
+    protection: Protection,
+}
+
+/// What is to change of the protection from the files; the rest stays.
+#[derive(Args, Default)]
+struct Protection {
+    /// Allow device nodes
+    #[arg(long, overrides_with = "nodev")]
+    dev: bool,
+    /// Allow no device nodes
+    #[arg(long)]
+    nodev: bool,
+    /// Honour set-user-id bits
+    #[arg(long, overrides_with = "nosuid")]
+    suid: bool,
+    /// Do not honour set-user-id bits
+    #[arg(long)]
+    nosuid: bool,
+    /// Allow programs to be run
+    #[arg(long, overrides_with = "noexec")]
+    exec: bool,
+    /// Allow no programs to be run
+    #[arg(long)]
+    noexec: bool,
 }
 
 pub(crate) fn remount(arguments: &RemountArguments) -> Result<()> {
@@ -37,32 +62,51 @@ pub(crate) fn remount(arguments: &RemountArguments) -> Result<()> {
         }
     }
     let present = rustix::fs::statvfs(&dir).with_context(|| name.to_string())?.f_flag;
-    rustix::mount::mount_remount(&dir, flags(present, arguments.read_only), "")
-        .with_context(|| name.to_string())
+    rustix::mount::mount_remount(&dir, flags(present, arguments), "").with_context(|| name.to_string())
 }
 
 /// Flags that the kernel would clear if they were not passed again. It leaves the time flags as they are.
-fn flags(present: StatVfsMountFlags, read_only: bool) -> MountFlags {
+fn flags(present: StatVfsMountFlags, arguments: &RemountArguments) -> MountFlags {
+    let Protection { dev, nodev, suid, nosuid, exec, noexec } = arguments.protection;
     let mut flags = MountFlags::empty();
-    flags.set(MountFlags::RDONLY, read_only);
-    for (is_set, again) in [
-        (StatVfsMountFlags::NOSUID, MountFlags::NOSUID),
-        (StatVfsMountFlags::NODEV, MountFlags::NODEV),
-        (StatVfsMountFlags::NOEXEC, MountFlags::NOEXEC),
+    flags.set(MountFlags::RDONLY, arguments.read_only);
+    for (is_set, again, set, clear) in [
+        (StatVfsMountFlags::NOSUID, MountFlags::NOSUID, nosuid, suid),
+        (StatVfsMountFlags::NODEV, MountFlags::NODEV, nodev, dev),
+        (StatVfsMountFlags::NOEXEC, MountFlags::NOEXEC, noexec, exec),
     ] {
-        flags.set(again, present.contains(is_set));
+        flags.set(again, set || present.contains(is_set) && !clear);
     }
     flags
 }
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
 
+    #[derive(Parser)]
+    struct CommandLine {
+        #[command(flatten)]
+        remount: RemountArguments,
+    }
+
     #[test]
-    fn a_remount_keeps_what_protects() {
-        let present = StatVfsMountFlags::NOSUID | StatVfsMountFlags::NODEV | StatVfsMountFlags::RDONLY;
-        assert_eq!(flags(present, false), MountFlags::NOSUID | MountFlags::NODEV);
-        assert_eq!(flags(StatVfsMountFlags::NOEXEC, true), MountFlags::NOEXEC | MountFlags::RDONLY);
+    fn a_remount_keeps_what_protects_unless_it_is_told() {
+        let (suid, dev, exec) = (MountFlags::NOSUID, MountFlags::NODEV, MountFlags::NOEXEC);
+        let protected = StatVfsMountFlags::NOSUID | StatVfsMountFlags::NODEV | StatVfsMountFlags::RDONLY;
+        for (present, words, expected) in [
+            (protected, "", suid | dev),
+            (StatVfsMountFlags::NOEXEC, "--read-only", exec | MountFlags::RDONLY),
+            (protected, "--noexec", suid | dev | exec),
+            (protected, "--suid --nodev", dev),
+            (protected, "--dev --exec", suid),
+            (StatVfsMountFlags::empty(), "--nosuid --nodev --noexec", suid | dev | exec),
+        ] {
+            let line = ["lacuna", "/d"].into_iter().chain(words.split_whitespace());
+            let arguments = CommandLine::parse_from(line).remount;
+            assert_eq!(flags(present, &arguments), expected, "{words}");
+        }
     }
 }

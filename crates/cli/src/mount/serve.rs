@@ -3,7 +3,7 @@
 use std::{
     ffi::OsString,
     fs,
-    io::{self, Write},
+    io::{self, Seek, SeekFrom, Write},
     os::{
         linux::net::SocketAddrExt,
         unix::{
@@ -30,7 +30,9 @@ use signal_hook::{
     iterator::Signals,
 };
 
-use super::{Arguments, Atime, Cache, Carrier, daemon, flusher::Flusher, journal};
+use super::{
+    Arguments, Atime, Cache, Carrier, daemon, flusher::Flusher, inherited, journal, map_memory, watch::Watch,
+};
 use crate::{control, live};
 
 /// MariaDB looks for this before it asks files whether they write atomically. Any node will do.
@@ -59,15 +61,21 @@ fn serve(arguments: &Arguments) -> Result<()> {
         std::process::abort();
     }));
     if arguments.background_process {
+        inherited::close_all()?;
         rustix::process::setsid().context("leaving the session")?;
         std::env::set_current_dir("/")?;
     }
     // From here on a signal waits until the mount is ready, so that it cannot leave half of one behind.
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
     let name = arguments.store.display().to_string();
-    let fs = open(arguments)?;
+    let map_memory = match arguments.map_memory {
+        Some(size) => size.0,
+        None => map_memory::default_for(size_bytes(&arguments.store)?),
+    };
+    let fs = open(arguments, map_memory)?;
     let service = Arc::new(Service::new(Arc::clone(&fs), service_options(arguments)));
-    let answerer = live::answerer(name.clone(), &service, arguments.read_only);
+    let facts = live::Facts { store: name.clone(), read_only: arguments.read_only, map_memory };
+    let answerer = live::answerer(facts, &service);
     let listener = control::Listener::start(&arguments.store, answerer).context("the control socket")?;
     if arguments.fcta {
         make_fcta()?;
@@ -76,6 +84,7 @@ fn serve(arguments: &Arguments) -> Result<()> {
     let mut unmounter = session.unmounter();
     let flusher = (!arguments.read_only).then(|| Flusher::start(Arc::clone(&fs))).transpose()?;
     let (dir, store) = (arguments.dir.clone(), arguments.store.clone());
+    let watch = Watch::start(Arc::clone(&fs), arguments)?;
     // The thread never ends, and must not keep the store locked: it is taken from it at the end.
     let on_signal = Arc::new(Mutex::new(Some(Arc::clone(&fs))));
     let served_by = Arc::clone(&on_signal);
@@ -87,14 +96,16 @@ fn serve(arguments: &Arguments) -> Result<()> {
     announce(arguments)?;
     log::info!("{name}: mounted on {}", arguments.dir.display());
     let served = session.serve();
-    drop((flusher, on_signal.lock().expect("nobody panics and goes on").take()));
+    drop((flusher, watch, on_signal.lock().expect("nobody panics and goes on").take()));
     if served.is_err() {
         detach_dead(&arguments.dir, &arguments.store);
     }
-    // Closing the store comes first: an error of the transport must not keep it open.
+    // From here on questions are answered with `CLOSING`. Closing the store comes first: an error of the transport must
+    // not keep it open.
+    drop(service);
     fs.close().with_context(|| name.clone())?;
     // The store's lock is released with its last user; a process that waits for the socket to vanish may then open it.
-    drop((service, fs));
+    drop(fs);
     drop(listener);
     served.with_context(|| format!("{}: not served any more", arguments.dir.display()))?;
     log::info!("{name}: unmounted and closed");
@@ -114,9 +125,17 @@ fn detach_dead(dir: &Path, store: &Path) {
     }
 }
 
-fn open(arguments: &Arguments) -> Result<Arc<Nvmfs>> {
-    let mut options = VfsOptions { read_only: arguments.read_only, ..VfsOptions::default() };
+/// The size of a store file or a block device.
+fn size_bytes(store: &Path) -> Result<u64> {
+    let size = fs::File::open(store).and_then(|mut file| file.seek(SeekFrom::End(0)));
+    size.with_context(|| store.display().to_string())
+}
+
+fn open(arguments: &Arguments, map_memory: u64) -> Result<Arc<Nvmfs>> {
+    let mut options =
+        VfsOptions { read_only: arguments.read_only, wait_for_space: true, ..VfsOptions::default() };
     options.options.ftl.footprint = arguments.footprint;
+    options.options.ftl.map_memory = Some(map_memory);
     options.options.nodiratime = arguments.nodiratime;
     options.options.access_times = match arguments.atime {
         Atime::Relatime => AccessTimes::Relative,
@@ -124,13 +143,15 @@ fn open(arguments: &Arguments) -> Result<Arc<Nvmfs>> {
         Atime::Strictatime => AccessTimes::Always,
     };
     let deadline = Instant::now() + CLOSE_TIMEOUT;
+    let mut was_closing = false;
     loop {
         match open_vfs(&arguments.store, &options) {
             Ok(OpenedVfs::Store(fs)) => return Ok(fs),
             Ok(_) => bail!("{}: a directory; only a store can be mounted", arguments.store.display()),
             Err(Error::Device(device::Error::Busy { .. }))
-                if Instant::now() < deadline && is_closing(&arguments.store)? =>
+                if Instant::now() < deadline && (is_closing(&arguments.store)? || was_closing) =>
             {
+                was_closing = !was_closing;
                 thread::sleep(CLOSE_POLL);
             }
             Err(error) => return Err(error.into()),
@@ -140,8 +161,7 @@ fn open(arguments: &Arguments) -> Result<Arc<Nvmfs>> {
 
 /// Whether `store` was mounted and its owner is about to close it: umount(8) does not wait for that.
 fn is_closing(store: &Path) -> Result<bool> {
-    let has_owner = !matches!(control::ask(store, "ping"), Ok(None));
-    Ok(has_owner && !mounts()?.iter().any(|mount| mount.source == store))
+    Ok(control::has_owner(store) && !mounts()?.iter().any(|mount| mount.source == store))
 }
 
 fn service_options(arguments: &Arguments) -> ServiceOptions {
@@ -149,6 +169,7 @@ fn service_options(arguments: &Arguments) -> ServiceOptions {
         block_bytes: arguments.blksize,
         cache: arguments.cache == Cache::Auto,
         infer_trim: !arguments.no_infer_trim,
+        sync: arguments.sync,
     }
 }
 

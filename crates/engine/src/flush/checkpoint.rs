@@ -60,7 +60,7 @@ impl Flusher {
         let sync = !self.vfs.props().ordered && !is_broken(Rule::CheckpointsSynced);
         self.control.write(root, sync).map_err(|e| self.poison.set(e))?;
         self.pager.log().truncate(start)?;
-        self.counters.checkpointed();
+        self.stats.lock().checkpoints += 1;
         Ok(())
     }
 }

@@ -74,7 +74,6 @@ use capacity::Capacity;
 use doublewrite::DoublewriteFile;
 use horizon::Horizon;
 pub(crate) use horizon::Transactions;
-use stats::Counters;
 
 /// Pages in a job, at most.
 const JOB_PAGES: usize = 32;
@@ -105,7 +104,7 @@ pub(crate) struct Flusher {
     log_synced: Mutex<Instant>,
     capacity: Capacity,
     horizon: Horizon,
-    counters: Counters,
+    stats: Mutex<FlushStats>,
 }
 
 impl Flusher {
@@ -144,12 +143,17 @@ impl Flusher {
             log_synced: Mutex::new(Instant::now()),
             capacity: Capacity::new(options, vfs_bytes),
             horizon: Horizon::default(),
-            counters: Counters::default(),
+            stats: Mutex::default(),
         })
     }
 
     pub(crate) fn stats(&self) -> FlushStats {
-        self.counters.stats()
+        *self.stats.lock()
+    }
+
+    /// Whether holes are asked for: until the VFS refuses one.
+    fn may_punch(&self) -> bool {
+        self.stats.lock().refused_punches == 0
     }
 
     pub(crate) fn writes_twice(&self) -> bool {

@@ -1,7 +1,5 @@
 //! Counters of flushing.
 
-use crate::sync::atomic::{AtomicU64, Ordering};
-
 /// Counters of flushing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlushStats {
@@ -45,70 +43,18 @@ pub(super) enum Cause {
     Asked,
 }
 
-#[derive(Default)]
-pub(crate) struct Counters {
-    pages: [AtomicU64; 4],
-    again: AtomicU64,
-    image_bytes: AtomicU64,
-    batches: AtomicU64,
-    punches: AtomicU64,
-    refused_punches: AtomicU64,
-    doublewrite_bytes: AtomicU64,
-    throttled: AtomicU64,
-    checkpoints: AtomicU64,
-}
-
-impl Counters {
-    pub(super) fn stats(&self) -> FlushStats {
-        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let of = |cause: Cause| get(&self.pages[cause as usize]);
-        FlushStats {
-            pages: self.pages.iter().map(get).sum(),
-            for_eviction: of(Cause::Eviction),
-            for_log: of(Cause::Log),
-            for_dirty: of(Cause::Dirty),
-            again: get(&self.again),
-            image_bytes: get(&self.image_bytes),
-            batches: get(&self.batches),
-            punches: get(&self.punches),
-            refused_punches: get(&self.refused_punches),
-            doublewrite_bytes: get(&self.doublewrite_bytes),
-            throttled: get(&self.throttled),
-            checkpoints: get(&self.checkpoints),
+impl FlushStats {
+    /// Counts a batch of `pages`, `again` of them not written for the first time.
+    pub(super) fn count_batch(&mut self, cause: Cause, pages: u64, again: u64, image_bytes: u64) {
+        self.pages += pages;
+        match cause {
+            Cause::Eviction => self.for_eviction += pages,
+            Cause::Log => self.for_log += pages,
+            Cause::Dirty => self.for_dirty += pages,
+            Cause::Asked => {}
         }
-    }
-
-    /// A batch of `pages` was written, `again` of them not for the first time.
-    pub(super) fn wrote(&self, cause: Cause, pages: u64, again: u64, image_bytes: u64) {
-        self.pages[cause as usize].fetch_add(pages, Ordering::Relaxed);
-        self.again.fetch_add(again, Ordering::Relaxed);
-        self.image_bytes.fetch_add(image_bytes, Ordering::Relaxed);
-        self.batches.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(super) fn punched(&self) {
-        self.punches.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Whether it was the first.
-    pub(super) fn refused_punch(&self) -> bool {
-        self.refused_punches.fetch_add(1, Ordering::Relaxed) == 0
-    }
-
-    /// Whether holes still are asked for.
-    pub(super) fn may_punch(&self) -> bool {
-        self.refused_punches.load(Ordering::Relaxed) == 0
-    }
-
-    pub(super) fn wrote_twice(&self, bytes: u64) {
-        self.doublewrite_bytes.fetch_add(bytes, Ordering::Relaxed);
-    }
-
-    pub(super) fn throttled(&self) {
-        self.throttled.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(super) fn checkpointed(&self) {
-        self.checkpoints.fetch_add(1, Ordering::Relaxed);
+        self.again += again;
+        self.image_bytes += image_bytes;
+        self.batches += 1;
     }
 }

@@ -12,7 +12,7 @@ impl Flusher {
         if !is_tight() {
             return Ok(());
         }
-        self.counters.throttled();
+        self.stats.lock().throttled += 1;
         let mut seen = self.queue.lock().progress;
         while is_tight() {
             self.poison.check()?;

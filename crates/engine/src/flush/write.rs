@@ -241,9 +241,13 @@ impl Writer {
             written += 1;
             again += u64::from(was_written);
             bytes += image.bytes as u64;
-            image.space.count_image(image.bytes, image.is_plain);
+            image.space.count_written(|flushed| {
+                flushed.pages += 1;
+                flushed.image_bytes += image.bytes as u64;
+                flushed.plain_pages += u64::from(image.is_plain);
+            });
         }
-        flusher.counters.wrote(cause, written, again, bytes);
+        flusher.stats.lock().count_batch(cause, written, again, bytes);
         let frames: Vec<_> = images.iter().map(|image| image.frame.clone()).collect();
         flusher.pager.pool().dirty().land(&frames);
         Ok(())
@@ -257,7 +261,7 @@ impl Writer {
         let has_data = images.iter().any(|image| !image.is_hole);
         if let Some(file) = flusher.doublewrite.as_ref().filter(|_| has_data) {
             let (held, bytes) = file.write(images, &self.images, &flusher.poison).map_err(poisoned)?;
-            flusher.counters.wrote_twice(bytes);
+            flusher.stats.lock().doublewrite_bytes += bytes;
             region = Some(held);
         }
         let written = self.write_in_place(flusher, images).map_err(poisoned);
@@ -268,32 +272,25 @@ impl Writer {
     fn write_in_place(&self, flusher: &Flusher, images: &[Image]) -> Result<(), Error> {
         let props = flusher.vfs.props();
         let is_atomic = props.atomic_bytes_max > 0;
-        let may_punch = flusher.counters.may_punch();
+        let may_punch = flusher.may_punch();
         let mut batch = Vec::with_capacity(2 * images.len());
         let mut holes = Vec::new();
         for image in images {
-            let file = image.space.file().id();
-            if image.is_hole {
-                let (offset, len) = (image.space.offset(image.page()), image.space.slot_bytes() as u64);
-                let hole = BatchOp::Punch { file, offset, len };
-                if is_atomic {
-                    batch.push(hole);
-                    punched(flusher, image);
-                } else {
-                    holes.push((image, hole));
-                }
-                continue;
-            }
-            let data = &self.images[image.start..image.start + image.bytes];
-            batch.push(BatchOp::Write { file, offset: image.space.offset(image.page()), data });
-            if let Some((offset, len)) = image.stale().filter(|_| may_punch) {
-                let hole = BatchOp::Punch { file, offset, len };
-                if is_atomic {
-                    batch.push(hole);
-                    punched(flusher, image);
-                } else {
-                    holes.push((image, hole));
-                }
+            let (file, offset) = (image.space.file().id(), image.space.offset(image.page()));
+            let hole = if image.is_hole {
+                Some((offset, image.space.slot_bytes() as u64))
+            } else {
+                let data = &self.images[image.start..image.start + image.bytes];
+                batch.push(BatchOp::Write { file, offset, data });
+                image.stale().filter(|_| may_punch)
+            };
+            let Some((offset, len)) = hole else { continue };
+            let hole = BatchOp::Punch { file, offset, len };
+            if is_atomic {
+                batch.push(hole);
+                punched(flusher, image);
+            } else {
+                holes.push((image, hole));
             }
         }
         flusher.vfs.write_batch(&batch)?;
@@ -344,7 +341,7 @@ fn is_compressed_node(page: &[u8], codec: Codec) -> bool {
 /// Punches the space that an older, longer image took beyond this one, on a VFS that makes holes apart from writes. A
 /// refusal costs space and nothing else: readers go by the image's own length. Returns whether it did.
 fn punch(flusher: &Flusher, image: &Image, hole: BatchOp<'_>) -> Result<bool> {
-    if !flusher.counters.may_punch() {
+    if !flusher.may_punch() {
         return Ok(false);
     }
     match flusher.vfs.write_batch(&[hole]) {
@@ -353,8 +350,13 @@ fn punch(flusher: &Flusher, image: &Image, hole: BatchOp<'_>) -> Result<bool> {
             Ok(true)
         }
         Err(error @ (DeviceError::Unsupported { .. } | DeviceError::Full { .. })) => {
-            image.space.count_refused_punch();
-            if flusher.counters.refused_punch() {
+            image.space.count_written(|flushed| flushed.refused_punches += 1);
+            let refused = {
+                let mut stats = flusher.stats.lock();
+                stats.refused_punches += 1;
+                stats.refused_punches
+            };
+            if refused == 1 {
                 log::warn!("{error}; no more holes are asked for until the store is reopened");
             }
             Ok(false)
@@ -365,7 +367,7 @@ fn punch(flusher: &Flusher, image: &Image, hole: BatchOp<'_>) -> Result<bool> {
 
 /// Whether the page is to be a hole in its file (`alloc`, invariant 2).
 fn is_hole(flusher: &Flusher, space: &Space, page: &[u8]) -> bool {
-    let has_holes = space.file().props().hole_unit != 0 && flusher.counters.may_punch();
+    let has_holes = space.file().props().hole_unit != 0 && flusher.may_punch();
     has_holes && ops::kind(page) == Some(PageKind::Hole)
 }
 
@@ -391,8 +393,8 @@ fn write_hole(image: &Image) -> Result<()> {
 }
 
 fn punched(flusher: &Flusher, image: &Image) {
-    image.space.count_punch();
-    flusher.counters.punched();
+    image.space.count_written(|flushed| flushed.punches += 1);
+    flusher.stats.lock().punches += 1;
 }
 
 /// Copies a page with its unused bytes zeroed, so that its image compresses well.

@@ -1,9 +1,11 @@
 //! The kind and the LSN of a page, by its header.
 
+use zerocopy::TryFromBytes;
+
 use crate::types::Lsn;
 
 /// The kind of a page, as its header names it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, TryFromBytes)]
 #[repr(u8)]
 pub(crate) enum PageKind {
     /// Page 0 of every table file: page allocation.
@@ -22,15 +24,7 @@ pub(crate) enum PageKind {
 
 impl PageKind {
     pub(crate) fn from_u8(kind: u8) -> Option<PageKind> {
-        Some(match kind {
-            1 => PageKind::Space,
-            2 => PageKind::Node,
-            3 => PageKind::Undo,
-            4 => PageKind::Free,
-            5 => PageKind::Overflow,
-            6 => PageKind::Hole,
-            _ => return None,
-        })
+        PageKind::try_read_from_bytes(&[kind]).ok()
     }
 }
 

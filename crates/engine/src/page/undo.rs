@@ -10,6 +10,7 @@
 use std::borrow::Cow;
 
 use lacuna_page::{HEADER_BYTES, TRAILER_BYTES};
+use zerocopy::TryFromBytes;
 
 use super::{
     kind::{self, PageKind},
@@ -57,7 +58,7 @@ pub(crate) enum State {
 }
 
 /// The kind of a change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, TryFromBytes)]
 #[repr(u8)]
 pub(crate) enum Change {
     /// There was no record with that key.
@@ -132,17 +133,7 @@ impl UndoRecord<'_> {
         let header = bytes.get(..RECORD_HEADER)?;
         let key_bytes = u16::from_le_bytes([header[2], header[3]]) as usize;
         let value_bytes = u16::from_le_bytes([header[4], header[5]]) as usize;
-        let change = match header[0] {
-            1 => Change::Insert,
-            2 => Change::Update,
-            3 => Change::Delete,
-            4 => Change::Chain,
-            5 => Change::Orphan,
-            6 => Change::Spent,
-            7 => Change::Link,
-            8 => Change::Edit,
-            _ => return None,
-        };
+        let change = Change::try_read_from_bytes(&header[..1]).ok()?;
         let mut txn = [0; 8];
         txn[..6].copy_from_slice(&header[18..24]);
         let record = UndoRecord {

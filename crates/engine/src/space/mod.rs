@@ -62,29 +62,20 @@ pub(crate) struct Space {
     freed_pages: AtomicU64,
     /// Held by the thread that truncates the file.
     truncating: Mutex<()>,
-    flushed: FlushCounters,
+    flushed: Mutex<Flushed>,
     pub(super) pins: Pins,
     /// Times that bounds of its leaves changed (`btree::finger`).
     restructured: AtomicU64,
 }
 
 /// Counts of what was written of a table since the store was opened.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub(crate) struct Flushed {
     pub(crate) pages: u64,
     pub(crate) image_bytes: u64,
     pub(crate) plain_pages: u64,
     pub(crate) punches: u64,
     pub(crate) refused_punches: u64,
-}
-
-#[derive(Default)]
-struct FlushCounters {
-    pages: AtomicU64,
-    image_bytes: AtomicU64,
-    plain_pages: AtomicU64,
-    punches: AtomicU64,
-    refused_punches: AtomicU64,
 }
 
 impl Space {
@@ -106,7 +97,7 @@ impl Space {
             file_bytes,
             freed_pages: AtomicU64::new(0),
             truncating: Mutex::default(),
-            flushed: FlushCounters::default(),
+            flushed: Mutex::default(),
             pins: Pins::default(),
             restructured: AtomicU64::new(0),
         })
@@ -256,33 +247,14 @@ impl Space {
         self.restructured.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Counts an image that was written.
-    pub(crate) fn count_image(&self, bytes: usize, is_plain: bool) {
-        self.flushed.pages.fetch_add(1, Ordering::Relaxed);
-        self.flushed.image_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-        self.flushed.plain_pages.fetch_add(u64::from(is_plain), Ordering::Relaxed);
-    }
-
-    /// Counts a hole that was made.
-    pub(crate) fn count_punch(&self) {
-        self.flushed.punches.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Counts a hole that was refused.
-    pub(crate) fn count_refused_punch(&self) {
-        self.flushed.refused_punches.fetch_add(1, Ordering::Relaxed);
+    /// Counts something that was written.
+    pub(crate) fn count_written(&self, count: impl FnOnce(&mut Flushed)) {
+        count(&mut self.flushed.lock());
     }
 
     /// Counts since the store was opened.
     pub(crate) fn flushed(&self) -> Flushed {
-        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Flushed {
-            pages: get(&self.flushed.pages),
-            image_bytes: get(&self.flushed.image_bytes),
-            plain_pages: get(&self.flushed.plain_pages),
-            punches: get(&self.flushed.punches),
-            refused_punches: get(&self.flushed.refused_punches),
-        }
+        *self.flushed.lock()
     }
 
     /// Whether so much was freed since the last look that the file's end may be free.

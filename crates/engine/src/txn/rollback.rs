@@ -79,7 +79,9 @@ fn take_back(engine: &TxnEngine, log: UndoLog, ptr: UndoPtr, record: &UndoRecord
         return Ok(());
     };
     if matches!(record.change, Change::Chain | Change::Orphan) {
-        return take_chain_back(engine, &space, log, ptr, record);
+        return free_chain(engine, &space, ptr, record, |mtr| {
+            log.retract(&engine.undo, mtr, record.previous)
+        });
     }
     let tree = Tree::new(&engine.pager, &space);
     loop {
@@ -164,21 +166,21 @@ fn op_back<'a>(
     }
 }
 
-/// Frees a chain that the transaction's undo log owns.
-fn take_chain_back(
+/// Frees the chain that an undo record names, together with what `release` does to the record.
+fn free_chain(
     engine: &TxnEngine,
     space: &Arc<Space>,
-    log: UndoLog,
     ptr: UndoPtr,
     record: &UndoRecord<'_>,
+    release: impl FnOnce(&mut Mtr) -> Result<WriteGuard>,
 ) -> Result<()> {
     let chain = record.old_reference().ok_or_else(|| no_chain(engine, ptr))?.first;
     engine.chains.shorten(space, chain)?;
     let mut mtr = Mtr::new();
     let chain = overflow::latch_first(&engine.pager, space, chain)?;
-    let mut first = log.retract(&engine.undo, &mut mtr, record.previous)?;
+    let mut undo_page = release(&mut mtr)?;
     let [mut page, mut header] = chain.free(&mut mtr);
-    mtr.commit(&engine.pager, &mut [&mut page, &mut header, &mut first])?;
+    mtr.commit(&engine.pager, &mut [&mut page, &mut header, &mut undo_page])?;
     Ok(())
 }
 
@@ -201,7 +203,12 @@ fn purge_change(engine: &TxnEngine, log: UndoLog, ptr: UndoPtr, record: &UndoRec
     match record.change {
         Change::Delete => space().map_or(Ok(()), |space| purge_record(engine, &space, log, ptr, record)),
         Change::Update if record.old_reference().is_some() => {
-            space().map_or(Ok(()), |space| purge_replaced(engine, &space, log, ptr, record))
+            let Some(space) = space() else { return Ok(()) };
+            // Readers that found the writer running follow its undo record with the leaf latched. Once this thread
+            // gets the latch they have left the leaf and hold their tickets, and later readers find the writer
+            // finished.
+            drop(Tree::new(&engine.pager, &space).leaf_write(&record.key)?);
+            purge_chain(engine, &space, log, ptr, record)
         }
         Change::Orphan => space().map_or(Ok(()), |space| purge_chain(engine, &space, log, ptr, record)),
         Change::Insert | Change::Update | Change::Edit | Change::Chain | Change::Spent => Ok(()),
@@ -251,21 +258,7 @@ fn purge_record(
     Ok(())
 }
 
-/// Frees the chain of a value that was replaced.
-fn purge_replaced(
-    engine: &TxnEngine,
-    space: &Arc<Space>,
-    log: UndoLog,
-    ptr: UndoPtr,
-    record: &UndoRecord<'_>,
-) -> Result<()> {
-    // Readers that found the writer running follow its undo record with the leaf latched. Once this thread gets the
-    // latch they have left the leaf and hold their tickets, and later readers find the writer finished.
-    drop(Tree::new(&engine.pager, space).leaf_write(&record.key)?);
-    purge_chain(engine, space, log, ptr, record)
-}
-
-/// Frees the chain that the record owns.
+/// Frees the chain that the record of a transaction that ended owns.
 fn purge_chain(
     engine: &TxnEngine,
     space: &Arc<Space>,
@@ -273,12 +266,5 @@ fn purge_chain(
     ptr: UndoPtr,
     record: &UndoRecord<'_>,
 ) -> Result<()> {
-    let chain = record.old_reference().ok_or_else(|| no_chain(engine, ptr))?.first;
-    engine.chains.shorten(space, chain)?;
-    let mut mtr = Mtr::new();
-    let chain = overflow::latch_first(&engine.pager, space, chain)?;
-    let mut undo_page = log.mark(&engine.undo, &mut mtr, ptr, Change::Spent)?;
-    let [mut page, mut header] = chain.free(&mut mtr);
-    mtr.commit(&engine.pager, &mut [&mut page, &mut header, &mut undo_page])?;
-    Ok(())
+    free_chain(engine, space, ptr, record, |mtr| log.mark(&engine.undo, mtr, ptr, Change::Spent))
 }

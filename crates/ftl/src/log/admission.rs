@@ -17,20 +17,23 @@ use crate::{
 };
 
 impl Log {
-    /// Whether live data stays within its limit after the batch.
-    pub(crate) fn admits(&self, map: &Map, batch: &Batch<'_>) -> bool {
+    /// Whether live data stays within its limit after the batch. While the device waits for space, it may not grow.
+    pub(crate) fn admits(&self, map: &Map, batch: &Batch<'_>, device_has_space: bool) -> bool {
         let limits = self.limits();
         let before = map.total();
         let mut after = before;
         after.bytes += batch.payload_bytes;
         after.extents += batch.writes;
-        if Space::cost(after) <= limits.grow {
+        if device_has_space && Space::cost(after) <= limits.grow {
             return true;
         }
         let (bytes, extents) = map.freed_by(&batch.touched()).expect("invariant 4 of the map: all is there");
         after.bytes -= bytes;
         after.extents = after.extents.saturating_add_signed(-extents);
         let cost = Space::cost(after);
+        if !device_has_space {
+            return cost <= Space::cost(before);
+        }
         let same_size = after.bytes <= before.bytes && cost <= limits.hard;
         cost <= limits.grow || cost <= Space::cost(before) || same_size
     }

@@ -259,7 +259,12 @@ impl Journal {
         }
     }
 
-    /// The same; the first to ask after a failed write gets the device's error.
+    /// The first failure.
+    pub(crate) fn failure(&self) -> Option<String> {
+        self.log.lock().failure.reason.clone()
+    }
+
+    /// As [`Journal::check_poison`]; the first to ask after a failed write gets the device's error.
     pub(crate) fn check_failure(&self, log: &mut Log) -> Result<()> {
         match log.failure.unreported.take() {
             Some(error) => Err(Error::Device(error)),

@@ -325,6 +325,17 @@ impl Ftl {
         self.store.maintenance.grow(capacity_bytes)
     }
 
+    /// Why the store has stopped, if it has: the first failed write or sync, or a panic. See [`Error::Poisoned`].
+    pub fn failure(&self) -> Option<String> {
+        self.store.base.journal.failure()
+    }
+
+    /// Whether the device waits for space of its host: see [`BlockDevice::waits_for_space`]. Until then batches that add
+    /// live data fail with [`lacuna_device::Error::Full`], and flushes wait.
+    pub fn waits_for_space(&self) -> bool {
+        self.store.base.volume.device().waits_for_space()
+    }
+
     /// State and traffic.
     pub fn stats(&self) -> Stats {
         self.store.stats()

@@ -31,7 +31,7 @@ use crate::{
     service::{Errno, WriteRequest},
 };
 
-/// A directory's number is enough.
+/// Requests about directories need no handle: the number is enough.
 const NO_HANDLE: FileHandle = FileHandle(0);
 
 /// Capabilities to request from the kernel, where it offers them.
@@ -159,14 +159,14 @@ impl Adapter {
     }
 }
 
-/// A file's opening as the kernel takes it.
-fn opened(opening: Opening) -> (FileHandle, FopenFlags) {
+/// A file's opening, with the flags `asked`, as the kernel takes it.
+fn opened(opening: Opening, asked: i32) -> (FileHandle, FopenFlags) {
     let flags = match opening {
         Opening::Direct => FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES,
         Opening::Cached => FopenFlags::FOPEN_KEEP_CACHE,
         Opening::CachedAnew => FopenFlags::empty(),
     };
-    (FileHandle(opening.handle()), flags)
+    (FileHandle(opening.handle(asked)), flags)
 }
 
 impl Filesystem for Adapter {
@@ -296,7 +296,7 @@ impl Filesystem for Adapter {
     fn open(&self, _: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         match self.service.open(ino.0) {
             Ok(()) => {
-                let (handle, flags) = opened(self.service.opening(ino.0, flags.0));
+                let (handle, flags) = opened(self.service.opening(ino.0, flags.0), flags.0);
                 reply.opened(handle, flags);
             }
             Err(errno) => reply.error(errno.into()),
@@ -315,7 +315,8 @@ impl Filesystem for Adapter {
     ) {
         match self.service.create(parent.0, name.as_bytes(), mode, caller(request)) {
             Ok(attr) => {
-                let (handle, flags) = opened(self.service.opening(Service::number(attr.ino), flags));
+                let opening = self.service.opening(Service::number(attr.ino), flags);
+                let (handle, flags) = opened(opening, flags);
                 reply.created(&ttl(&attr), &self.attr(&attr), generation(&attr), handle, flags);
             }
             Err(errno) => reply.error(errno.into()),
@@ -496,14 +497,14 @@ impl Filesystem for Adapter {
         &self,
         _: &Request,
         ino: INodeNo,
-        _: FileHandle,
+        handle: FileHandle,
         _: IoctlFlags,
         command: u32,
         _: &[u8],
         _: u32,
         reply: ReplyIoctl,
     ) {
-        match self.service.ioctl(ino.0, command) {
+        match self.service.ioctl(ino.0, handle.0, command) {
             Ok(()) => reply.ioctl(0, &[]),
             Err(errno) => reply.error(errno.into()),
         }
@@ -597,7 +598,7 @@ fn sized(result: Result<Vec<u8>, Errno>, size: u32, reply: ReplyXattr) {
 }
 
 fn caller(request: &Request) -> Caller {
-    Caller { uid: request.uid(), gid: request.gid() }
+    Caller { uid: request.uid(), gid: request.gid(), umask: 0 }
 }
 
 fn generation(attr: &Attr) -> Generation {

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
-    format::{CAPABILITY, FileKind, Ino, Inode, SectorBytes, XATTR_SECTORS, Xattrs},
+    format::{FileKind, Ino, Inode, Marks, SectorBytes, XATTR_SECTORS, Xattrs},
     volume::StoredXattrs,
 };
 
@@ -240,13 +240,13 @@ impl Checker<'_> {
     /// The flaw in stored attributes; the inode says whether they include one that a write must remove.
     fn flaw_of_xattrs(&self, stored: &StoredXattrs, xattrs: Result<Xattrs>) -> Option<Error> {
         match xattrs {
-            Ok(xattrs) if xattrs.contains_key(CAPABILITY) == stored.has_capability => None,
+            Ok(xattrs) if Marks::of(&xattrs) == stored.marks => None,
             Ok(_) => {
                 let what = "attributes of inode";
                 Some(self.volume.corrupt(
                     what,
                     stored.ino.number(),
-                    "a capability, or the mark of one, is missing",
+                    "a capability or an access control list, or the mark of one, is missing",
                 ))
             }
             Err(error) => Some(error),

@@ -10,7 +10,7 @@ use zerocopy::IntoBytes;
 use super::*;
 use crate::{
     data::{WriteOptions, XattrMode},
-    format::{self, Bucket, Caller, Dirent, Inode, Orphan, Slot},
+    format::{self, Bucket, Caller, Dirent, Inode, Marks, Orphan, Slot},
     names::hash_table,
     posix::Posix,
     vfs::{Nvmfs, Options},
@@ -250,9 +250,9 @@ const BREAKS: &[Break] = &[
         world.fs().setxattr(of.ino, b"security.capability", &[1; 20], XattrMode::Set).unwrap();
         let mut inode = world.inode(&of);
         let bytes = inode.inline_xattrs().unwrap().to_vec();
-        inode.set_xattrs(&bytes, false);
+        inode.set_xattrs(&bytes, Marks::default());
         world.write(of.ino.inode_lba(), &inode.seal());
-        let reason = "a capability, or the mark of one, is missing";
+        let reason = "a capability or an access control list, or the mark of one, is missing";
         vec![world.volume().corrupt("attributes of inode", of.ino.number(), reason).to_string()]
     },
     // The same name twice: the second is never found.

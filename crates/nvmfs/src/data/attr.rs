@@ -8,7 +8,7 @@ use super::OwnedOp;
 use crate::{
     data::Data,
     error::{Refusal, Result},
-    format::{Caller, FILE_BYTES_MAX, FileKind, Ino, Inode, TARGET_BYTES_MAX},
+    format::{Caller, FILE_BYTES_MAX, FileKind, Ino, Inode, Marks, TARGET_BYTES_MAX, encode_xattrs},
     inodes::{Attr, Node, SetAttr, SetTime, Update},
 };
 
@@ -30,27 +30,41 @@ impl Data {
         if is_owner_change || changes.size.is_some() {
             self.drop_capability(&node)?;
         }
-        let changed = self.change_inode(&node, changes.size, |inode, update| {
-            if let Some(caller) = kills {
-                inode.drop_privileges(caller);
+        loop {
+            let chmod = changes.mode.map(|mode| self.xattrs_after_chmod(&node, mode)).transpose()?.flatten();
+            let changed = self.change_inode(&node, changes.size, |inode, update| {
+                let read_at = chmod.as_ref().map(|(changes, _)| *changes);
+                if changes.mode.is_some() && inode.marks().acl && read_at != Some(inode.changes()) {
+                    return false; // it may have another list by now
+                }
+                if let Some(caller) = kills {
+                    inode.drop_privileges(caller);
+                }
+                if let Some(mode) = changes.mode {
+                    inode.set_permissions(mode);
+                }
+                if let Some((_, xattrs)) = &chmod {
+                    update.set_xattrs(inode, &encode_xattrs(xattrs), Marks::of(xattrs));
+                }
+                let (uid, gid) = inode.owner();
+                inode.set_owner(changes.uid.unwrap_or(uid), changes.gid.unwrap_or(gid));
+                set_times(inode, changes, update.now());
+                true
+            })?;
+            if let Some(changed) = changed {
+                return Ok(self.inodes.attr_after(&node, &changed));
             }
-            if let Some(mode) = changes.mode {
-                inode.set_permissions(mode);
-            }
-            let (uid, gid) = inode.owner();
-            inode.set_owner(changes.uid.unwrap_or(uid), changes.gid.unwrap_or(gid));
-            set_times(inode, changes, update.now());
-        })?;
-        Ok(self.inodes.attr_after(&node, &changed))
+        }
     }
 
-    /// Changes an inode and, if that is given, the length of its file, in one batch. Returns it as it is then.
+    /// Changes an inode and, if that is given, the length of its file, in one batch. Returns it as it is then; or nothing
+    /// if `change` returned false, and nothing has changed.
     pub(crate) fn change_inode(
         &self,
         node: &Arc<Node>,
         len: Option<u64>,
-        change: impl Fn(&mut Inode, &Update),
-    ) -> Result<Inode> {
+        change: impl Fn(&mut Inode, &mut Update) -> bool,
+    ) -> Result<Option<Inode>> {
         let _tail = len.map(|len| self.hold_tail(node, len));
         let lost = len.map_or(Ok(Vec::new()), |len| self.shorten(node, len))?;
         let mut changed = None;
@@ -58,7 +72,9 @@ impl Data {
             let mut inode = locked.inode(node)?;
             let mut update = Update::new(self.inodes.now());
             inode.set_size(len.unwrap_or(inode.size()));
-            change(&mut inode, &update);
+            if !change(&mut inode, &mut update) {
+                return Ok(None);
+            }
             for op in &lost {
                 match op {
                     OwnedOp::Write(lba, bytes) => update.write(*lba, bytes.clone()),
@@ -69,7 +85,7 @@ impl Data {
             changed = Some(inode);
             Ok(Some(update))
         })?;
-        Ok(changed.expect("who locks the node makes an update"))
+        Ok(changed)
     }
 
     /// The target of a symbolic link.

@@ -314,6 +314,7 @@ impl Data {
                     inode.drop_privileges(caller);
                 }
                 inode.set_times((inode.times().0, update.now(), update.now()));
+                true
             });
             return changed.map(drop);
         }

@@ -1,19 +1,21 @@
 //! Extended attributes: one list of names and values for an inode, in the inode if it fits, else in the
-//! inode's part of the region of attributes. It is read and written whole.
+//! inode's part of the region of attributes. It is read and written whole. An access control list agrees with the
+//! permissions of its inode: who changes one changes the other, in the same batch.
 
 use std::sync::Arc;
-
-use lacuna_device::SECTOR;
 
 use crate::{
     data::Data,
     error::{Refusal, Result},
     format::{
-        self, CAPABILITY, Ino, Inode, XATTR_BYTES_MAX, XATTR_NAME_BYTES_MAX, XATTR_SECTOR_BYTES,
-        XATTR_VALUE_BYTES_MAX, XattrSector, Xattrs, encode_xattrs, xattr_sectors,
+        self, ACL, Acl, CAPABILITY, Ino, Marks, XATTR_BYTES_MAX, XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX,
+        Xattrs, encode_xattrs,
     },
     inodes::{Node, Update},
 };
+
+/// The permissions that an access control list speaks of.
+const RWX: u32 = 0o777;
 
 /// The condition that [`setxattr`](crate::posix::Posix::setxattr) checks first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,24 +37,15 @@ fn check_name(name: &[u8]) -> Result<()> {
 }
 
 impl Data {
-    /// The attributes of a node, with the version of the inode that they belong to.
-    fn xattrs(&self, node: &Node) -> Result<(Inode, Xattrs)> {
-        let inode = || node.inode();
+    /// Changes the attributes of a node in one batch, together with those permissions that `change` returns.
+    fn change_xattrs(
+        &self,
+        node: &Arc<Node>,
+        change: impl Fn(&mut Xattrs) -> Result<Option<u32>>,
+    ) -> Result<()> {
         loop {
-            let before = inode()?;
-            let read = self.inodes.volume().read_xattrs(&before);
-            // They are read without a lock: a mix of two versions may look like damage.
-            if inode()?.changes() == before.changes() {
-                return Ok((before, read?));
-            }
-        }
-    }
-
-    /// Changes the attributes of a node in one batch.
-    fn change_xattrs(&self, node: &Arc<Node>, change: impl Fn(&mut Xattrs) -> Result<()>) -> Result<()> {
-        loop {
-            let (before, mut xattrs) = self.xattrs(node)?;
-            change(&mut xattrs)?;
+            let (before, mut xattrs) = self.inodes.xattrs(node)?;
+            let permissions = change(&mut xattrs)?;
             let bytes = encode_xattrs(&xattrs);
             if bytes.len() > XATTR_BYTES_MAX {
                 return Err(Refusal::NoRoom.into());
@@ -65,8 +58,10 @@ impl Data {
                     return Ok(None);
                 }
                 let mut update = Update::new(self.inodes.now());
-                let is_outside = inode.set_xattrs(&bytes, xattrs.contains_key(CAPABILITY));
-                put_outside(&mut update, &before, if is_outside { &bytes } else { &[] });
+                update.set_xattrs(&mut inode, &bytes, Marks::of(&xattrs));
+                if let Some(permissions) = permissions {
+                    inode.set_permissions(inode.permissions() & !RWX | permissions & RWX);
+                }
                 update.put_changed(inode);
                 Ok(Some(update))
             })?;
@@ -78,23 +73,38 @@ impl Data {
 
     /// Removes `security.capability`, as any change of the data or the owner does.
     pub(crate) fn drop_capability(&self, node: &Arc<Node>) -> Result<()> {
-        if !node.live(Inode::has_capability).unwrap_or(false) {
+        if !node.live(|inode| inode.marks().capability).unwrap_or(false) {
             return Ok(());
         }
         self.change_xattrs(node, |xattrs| {
             xattrs.remove(CAPABILITY);
-            Ok(())
+            Ok(None)
         })
+    }
+
+    /// The attributes of a node after `chmod`, with the number of changes of the inode that they are about. None if it
+    /// has no access control list.
+    pub(super) fn xattrs_after_chmod(&self, node: &Node, mode: u32) -> Result<Option<(u64, Xattrs)>> {
+        if !node.live(|inode| inode.marks().acl)? {
+            return Ok(None);
+        }
+        let (before, mut xattrs) = self.inodes.xattrs(node)?;
+        if let Some(value) = xattrs.get_mut(ACL) {
+            let mut acl = Acl::parse(value).expect("verified when it was read");
+            acl.set_mode(mode);
+            *value = acl.to_bytes();
+        }
+        Ok(Some((before.changes(), xattrs)))
     }
 
     pub(crate) fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
         check_name(name)?;
-        let (_, mut xattrs) = self.xattrs(&*self.inodes.node(ino)?)?;
+        let (_, mut xattrs) = self.inodes.xattrs(&*self.inodes.node(ino)?)?;
         xattrs.remove(name).ok_or(Refusal::NoAttribute.into())
     }
 
     pub(crate) fn listxattr(&self, ino: Ino) -> Result<Vec<u8>> {
-        let (_, xattrs) = self.xattrs(&*self.inodes.node(ino)?)?;
+        let (_, xattrs) = self.inodes.xattrs(&*self.inodes.node(ino)?)?;
         let mut names = Vec::new();
         for name in xattrs.keys() {
             names.extend(name);
@@ -108,14 +118,22 @@ impl Data {
         if value.len() > XATTR_VALUE_BYTES_MAX {
             return Err(Refusal::AttributeTooLarge.into());
         }
+        if !format::is_xattr_value(name, value) {
+            return Err(Refusal::Invalid.into());
+        }
+        let acl = if name == ACL { Acl::parse(value) } else { None };
         let node = self.inodes.node(ino)?;
         self.change_xattrs(&node, |xattrs| {
             let is_there = xattrs.insert(name.to_vec(), value.to_vec()).is_some();
             match mode {
-                XattrMode::Create if is_there => Err(Refusal::Exists.into()),
-                XattrMode::Replace if !is_there => Err(Refusal::NoAttribute.into()),
-                _ => Ok(()),
+                XattrMode::Create if is_there => return Err(Refusal::Exists.into()),
+                XattrMode::Replace if !is_there => return Err(Refusal::NoAttribute.into()),
+                _ => {}
             }
+            if acl.as_ref().is_some_and(Acl::is_mode) {
+                xattrs.remove(ACL);
+            }
+            Ok(acl.as_ref().map(Acl::mode))
         })
     }
 
@@ -123,26 +141,8 @@ impl Data {
         check_name(name)?;
         let node = self.inodes.node(ino)?;
         self.change_xattrs(&node, |xattrs| match xattrs.remove(name) {
-            Some(_) => Ok(()),
+            Some(_) => Ok(None),
             None => Err(Refusal::NoAttribute.into()),
         })
-    }
-}
-
-/// Writes attributes to their region, where those of `before` may lie.
-fn put_outside(update: &mut Update, before: &Inode, bytes: &[u8]) {
-    let (ino, start) = (before.ino(), before.ino().xattr_lba());
-    let mut stored = Vec::with_capacity(xattr_sectors(bytes.len()) as usize * SECTOR);
-    for (index, part) in bytes.chunks(XATTR_SECTOR_BYTES).enumerate() {
-        let lba = lacuna_ftl::Lba(start.0 + index as u64);
-        stored.extend(format::seal(&XattrSector::new(ino, before.generation(), part), lba));
-    }
-    let written = xattr_sectors(bytes.len());
-    let old = if before.has_xattrs_outside() { xattr_sectors(before.xattr_bytes()) } else { 0 };
-    if written > 0 {
-        update.write(start, stored);
-    }
-    if old > written {
-        update.trim(lacuna_ftl::Lba(start.0 + written), old - written);
     }
 }

@@ -39,7 +39,11 @@ pub fn attributes(bytes: &[u8]) {
 /// All fields of a valid inode can be read and changed.
 fn inode_fields(mut inode: Inode) {
     let _ = (inode.permissions(), inode.times(), inode.owner(), inode.rdev(), inode.is_log());
-    let _ = (inode.inline_target().map(<[u8]>::len), inode.has_xattrs_outside(), inode.has_privileges());
+    let _ = (
+        inode.inline_target().map(<[u8]>::len),
+        inode.has_xattrs_outside(),
+        inode.has_privileges(Caller::default()),
+    );
     if let Some(bytes) = inode.inline_xattrs() {
         attributes(bytes);
     }
@@ -48,7 +52,7 @@ fn inode_fields(mut inode: Inode) {
     }
     inode.drop_privileges(Caller::default());
     inode.count_change();
-    inode.set_xattrs(&[1; 400], false);
+    inode.set_xattrs(&[1; 400], super::Marks::default());
     inode.seal();
 }
 

@@ -6,7 +6,7 @@ use zerocopy::{
 };
 
 use super::{
-    Body, Caller, DiskTime, FILE_BYTES_MAX, FileKind, Header, Ino, SECTOR, SectorBytes, Timestamp,
+    Body, Caller, DiskTime, FILE_BYTES_MAX, FileKind, Header, Ino, Marks, SECTOR, SectorBytes, Timestamp,
     XATTR_BYTES_MAX, is_zero, seal,
 };
 
@@ -24,6 +24,8 @@ const PERMISSIONS: u32 = 0o7777;
 const FLAG_XATTRS_OUTSIDE: u64 = 1;
 /// `security.capability` is among the attributes.
 const FLAG_CAPABILITY: u64 = 2;
+/// An access control list is among them, or a default one.
+const FLAG_ACL: u64 = 4;
 
 /// An inode as it is on the device. It is changed in memory and sealed; times that are in memory only belong to the
 /// node.
@@ -80,7 +82,7 @@ impl Body for Inode {
         if has_parent != (kind == FileKind::Directory) || (!has_parent && self.parent.get() != 0) {
             return Some("impossible parent");
         }
-        if self.flags.get() & !(FLAG_XATTRS_OUTSIDE | FLAG_CAPABILITY) != 0 {
+        if self.flags.get() & !(FLAG_XATTRS_OUTSIDE | FLAG_CAPABILITY | FLAG_ACL) != 0 {
             return Some("unknown flags");
         }
         let times = [self.accessed, self.modified, self.changed, self.created];
@@ -255,9 +257,10 @@ impl Inode {
         self.mode = if loses_group { mode & !SET_GID } else { mode }.into();
     }
 
-    /// Whether `security.capability` is among its attributes.
-    pub(crate) fn has_capability(&self) -> bool {
-        self.flags.get() & FLAG_CAPABILITY != 0
+    /// Which of the attributes that operations depend on it has.
+    pub(crate) fn marks(&self) -> Marks {
+        let flags = self.flags.get();
+        Marks { capability: flags & FLAG_CAPABILITY != 0, acl: flags & FLAG_ACL != 0 }
     }
 
     fn inline_target_len(&self) -> usize {
@@ -296,7 +299,7 @@ impl Inode {
     }
 
     /// Sets the attributes; true if they are to be written outside.
-    pub(crate) fn set_xattrs(&mut self, bytes: &[u8], has_capability: bool) -> bool {
+    pub(crate) fn set_xattrs(&mut self, bytes: &[u8], marks: Marks) -> bool {
         let start = self.inline_target_len();
         let space = &mut self.inline[start..];
         space.fill(0);
@@ -306,8 +309,9 @@ impl Inode {
         }
         self.xattr_bytes = (bytes.len() as u32).into();
         let outside = if is_outside { FLAG_XATTRS_OUTSIDE } else { 0 };
-        let capability = if has_capability { FLAG_CAPABILITY } else { 0 };
-        self.flags = (outside | capability).into();
+        let capability = if marks.capability { FLAG_CAPABILITY } else { 0 };
+        let acl = if marks.acl { FLAG_ACL } else { 0 };
+        self.flags = (outside | capability | acl).into();
         is_outside
     }
 

@@ -9,6 +9,7 @@ use zerocopy::{
     little_endian::{U16, U32, U64},
 };
 
+mod acl;
 mod addr;
 mod dirent;
 #[cfg(feature = "fuzzing")]
@@ -19,6 +20,7 @@ mod siphash;
 mod time;
 mod xattr;
 
+pub(crate) use acl::{ACL, Acl, DEFAULT_ACL};
 pub use addr::{FILE_BYTES_MAX, Ino};
 pub(crate) use addr::{REGION_SECTORS, XATTR_BYTES_MAX, XATTR_SECTORS};
 #[cfg(any(test, feature = "fuzzing"))]
@@ -31,8 +33,8 @@ use time::DiskTime;
 pub use time::{Timestamp, system_time};
 
 pub(crate) use xattr::{
-    CAPABILITY, Orphan, XATTR_NAME_BYTES_MAX, XATTR_SECTOR_BYTES, XATTR_VALUE_BYTES_MAX, XattrSector, Xattrs,
-    encode_xattrs, is_xattr_name, parse_xattrs, xattr_sectors,
+    CAPABILITY, Marks, Orphan, XATTR_NAME_BYTES_MAX, XATTR_SECTOR_BYTES, XATTR_VALUE_BYTES_MAX, XattrSector,
+    Xattrs, encode_xattrs, is_xattr_name, is_xattr_value, parse_xattrs, xattr_sectors,
 };
 
 /// Version of the file system's format.

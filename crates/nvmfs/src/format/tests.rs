@@ -11,7 +11,7 @@ fn sample_inode() -> Inode {
     inode.set_owner(1000, 100);
     inode.set_rdev(9);
     inode.count_change();
-    assert!(!inode.set_xattrs(b"attributes", true));
+    assert!(!inode.set_xattrs(b"attributes", Marks { capability: true, acl: true }));
     inode
 }
 
@@ -72,7 +72,7 @@ fn fields_lie_where_the_format_says() {
     assert_eq!(inode[36..40], 1_u32.to_le_bytes());
     assert_eq!((inode[40..44].to_vec(), inode[44]), (1000_u32.to_le_bytes().to_vec(), 100));
     assert_eq!((inode[48], inode[64], inode[68]), (9, 0, 1));
-    assert_eq!(inode[72..80], 2_u64.to_le_bytes());
+    assert_eq!(inode[72..80], 6_u64.to_le_bytes());
     assert_eq!(inode[80..88], 2_u64.to_le_bytes());
     for time_at in [88, 100, 112, 124] {
         assert_eq!(inode[time_at..time_at + 8], NOW.seconds.to_le_bytes());

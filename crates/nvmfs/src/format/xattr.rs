@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, little_endian::U32};
 
-use super::{Body, Header, Ino, SECTOR, is_zero};
+use super::{ACL, Acl, Body, DEFAULT_ACL, Header, Ino, SECTOR, is_zero};
 
 /// Bytes of attributes in one sector.
 pub(crate) const XATTR_SECTOR_BYTES: usize = 472;
@@ -97,8 +97,38 @@ const NAME_SPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
 
 /// Whether an attribute can have this name.
 pub(crate) fn is_xattr_name(name: &[u8]) -> bool {
+    if is_acl(name) {
+        return true;
+    }
     let is_known = NAME_SPACES.iter().any(|space| name.starts_with(space) && name.len() > space.len());
     is_known && name.len() <= XATTR_NAME_BYTES_MAX && !name.contains(&0)
+}
+
+fn is_acl(name: &[u8]) -> bool {
+    name == ACL || name == DEFAULT_ACL
+}
+
+/// Whether an attribute of this name can have this value.
+pub(crate) fn is_xattr_value(name: &[u8], value: &[u8]) -> bool {
+    value.len() <= XATTR_VALUE_BYTES_MAX && (!is_acl(name) || Acl::parse(value).is_some())
+}
+
+/// What an inode says of its attributes, so that few operations need to read them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Marks {
+    /// [`CAPABILITY`] is one of them.
+    pub(crate) capability: bool,
+    /// An access control list is one of them, or a default one.
+    pub(crate) acl: bool,
+}
+
+impl Marks {
+    pub(crate) fn of(xattrs: &Xattrs) -> Marks {
+        Marks {
+            capability: xattrs.contains_key(CAPABILITY),
+            acl: [ACL, DEFAULT_ACL].iter().any(|name| xattrs.contains_key(*name)),
+        }
+    }
 }
 
 /// Attributes by name.
@@ -130,7 +160,7 @@ pub(crate) fn parse_xattrs(mut bytes: &[u8]) -> Result<Xattrs, &'static str> {
         let name = take(&mut bytes, name_len.into())?;
         let value = take(&mut bytes, value_len as usize)?;
         let is_next = xattrs.last_key_value().is_none_or(|(last, _)| last.as_slice() < name);
-        if !is_xattr_name(name) || !is_next || value.len() > XATTR_VALUE_BYTES_MAX {
+        if !is_xattr_name(name) || !is_next || !is_xattr_value(name, value) {
             return Err("impossible attribute");
         }
         xattrs.insert(name.to_vec(), value.to_vec());

@@ -18,6 +18,7 @@ mod orphans;
 mod ranges;
 mod times;
 mod update;
+mod xattr;
 
 use std::sync::Arc;
 

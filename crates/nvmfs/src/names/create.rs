@@ -11,7 +11,10 @@ use super::{
 };
 use crate::{
     error::{Refusal, Result, is_stale},
-    format::{Bucket, Caller, FileKind, Ino, Inode, LINKS_MAX, TARGET_BYTES_MAX, Timestamp},
+    format::{
+        ACL, Acl, Bucket, Caller, DEFAULT_ACL, FileKind, Ino, Inode, LINKS_MAX, Marks, TARGET_BYTES_MAX,
+        Timestamp, Xattrs, encode_xattrs,
+    },
     inodes::Node,
     names::{Names, hash_table::Search},
 };
@@ -35,6 +38,14 @@ pub(crate) struct NewInode<'a> {
 
 const SET_GID: u32 = 0o2000;
 
+/// The default access control list of a directory.
+#[derive(Default)]
+struct HandedDown {
+    acl: Option<Acl>,
+    /// The number of changes of the directory's inode then; none if it had no list at all.
+    read_at: Option<u64>,
+}
+
 impl NewInode<'_> {
     fn check(&self) -> Result<FileKind> {
         let kind = FileKind::of_mode(self.mode).ok_or(Refusal::Invalid)?;
@@ -45,9 +56,28 @@ impl NewInode<'_> {
         }
     }
 
+    /// The mode, and the attributes, in a directory with that default access control list.
+    fn mode_and_xattrs(&self, default: Option<&Acl>) -> (u32, Xattrs) {
+        let mut xattrs = Xattrs::new();
+        let Some(default) = default else {
+            // A symbolic link has all permissions.
+            let is_masked = FileKind::of_mode(self.mode) != Some(FileKind::Symlink);
+            let umask = self.caller.filter(|_| is_masked).map_or(0, |caller| caller.umask & 0o777);
+            return (self.mode & !umask, xattrs);
+        };
+        let acl = default.clone().for_new(self.mode);
+        if !acl.is_mode() {
+            xattrs.insert(ACL.to_vec(), acl.to_bytes());
+        }
+        if FileKind::of_mode(self.mode) == Some(FileKind::Directory) {
+            xattrs.insert(DEFAULT_ACL.to_vec(), default.to_bytes());
+        }
+        (self.mode & !0o777 | acl.mode(), xattrs)
+    }
+
     /// The inode in the directory `parent`; true if its target must be written to its region.
-    fn inode(&self, ino: Ino, generation: u32, parent: &Inode, now: Timestamp) -> (Inode, bool) {
-        let mut inode = Inode::new(ino, generation, self.mode & 0o177_777, now);
+    fn inode(&self, ino: Ino, generation: u32, mode: u32, parent: &Inode, now: Timestamp) -> (Inode, bool) {
+        let mut inode = Inode::new(ino, generation, mode & 0o177_777, now);
         let hands_down = parent.permissions() & SET_GID != 0;
         let above = parent.owner();
         let (uid, gid) = self.caller.map_or(above, |caller| (caller.uid, caller.gid));
@@ -79,9 +109,10 @@ impl Names {
                 let (ino, generation) = taken.get().map_or_else(|| self.inodes.take_number(), Ok)?;
                 taken.set(Some((ino, generation)));
                 let node = self.inodes.node_of_number(ino);
-                Ok(((free, generation, Arc::clone(&node)), vec![node]))
+                let handed_down = self.default_acl(&dir, kind)?;
+                Ok(((free, generation, handed_down, Arc::clone(&node)), vec![node]))
             },
-            |locked, (free, generation, node)| {
+            |locked, (free, generation, handed_down, node)| {
                 let mut update = NameUpdate::new(self.inodes.now());
                 let is_free = locked.is_unloaded(node);
                 let lba = node.ino().inode_lba();
@@ -90,7 +121,17 @@ impl Names {
                     return Ok(None); // the number was given out before, 2^28 numbers ago
                 }
                 let above = locked.inode(&dir)?;
-                let (inode, is_outside) = new.inode(node.ino(), *generation, &above, update.now());
+                if above.marks().acl
+                    && kind != FileKind::Symlink
+                    && handed_down.read_at != Some(above.changes())
+                {
+                    return Ok(None); // it may have another list by now
+                }
+                let (mode, xattrs) = new.mode_and_xattrs(handed_down.acl.as_ref());
+                let (mut inode, is_outside) = new.inode(node.ino(), *generation, mode, &above, update.now());
+                if !xattrs.is_empty() {
+                    update.set_xattrs(&mut inode, &encode_xattrs(&xattrs), Marks::of(&xattrs));
+                }
                 update.put_name(self.inodes.volume(), parent, *free, name, &inode);
                 update.put_inode(inode);
                 if is_outside {
@@ -145,6 +186,16 @@ impl Names {
                 Ok(Some((update, (Arc::clone(&node), linked))))
             },
         )
+    }
+
+    /// The default access control list of a directory, for an inode of that type that will be made in it.
+    fn default_acl(&self, dir: &Node, kind: FileKind) -> Result<HandedDown> {
+        if kind == FileKind::Symlink || !dir.live(|inode| inode.marks().acl).unwrap_or(false) {
+            return Ok(HandedDown::default());
+        }
+        let (above, xattrs) = self.inodes.xattrs(dir)?;
+        let acl = xattrs.get(DEFAULT_ACL).map(|value| Acl::parse(value).expect("verified when it was read"));
+        Ok(HandedDown { acl, read_at: Some(above.changes()) })
     }
 
     /// The directory `parent`, which will get the entry `name`.

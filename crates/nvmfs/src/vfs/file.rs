@@ -121,6 +121,7 @@ impl File for NvmFile {
         }
         let set = self.layers.data().change_inode(&self.node, Some(len), |inode, update| {
             inode.set_times((inode.times().0, update.now(), update.now()));
+            true
         });
         named(&file_name(&self.layers, &self.node), set.map(drop))
     }

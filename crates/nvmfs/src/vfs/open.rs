@@ -2,7 +2,7 @@
 
 use std::{fs, io, path::Path, sync::Arc};
 
-use lacuna_device::{BlockDevice, DirOptions, DirVfs, RawDevice, RawOptions, Vfs};
+use lacuna_device::{BlockDevice, DirOptions, DirVfs, Patient, RawDevice, RawOptions, Vfs};
 use lacuna_ftl as ftl;
 
 use crate::{
@@ -18,6 +18,9 @@ pub struct VfsOptions {
     pub create_size: Option<u64>,
     /// Refuse every change.
     pub read_only: bool,
+    /// A write to a store file waits for space of its file system, and while one waits, changes that need more are
+    /// refused as on a full store. Otherwise such a write stops the store.
+    pub wait_for_space: bool,
     /// How to run the file system in a store.
     pub options: Options,
     /// How to make a store.
@@ -30,6 +33,7 @@ impl Default for VfsOptions {
         VfsOptions {
             create_size: None,
             read_only: false,
+            wait_for_space: false,
             options: Options { ftl, ..Options::default() },
             format: FormatOptions::default(),
         }
@@ -83,7 +87,12 @@ pub fn open_vfs(path: &Path, options: &VfsOptions) -> Result<OpenedVfs> {
                 // It held nothing yet; and the error is more useful than a failure to remove the file.
                 .inspect_err(|_| drop(fs::remove_file(path)))
         }
-        _ => open_store(Arc::new(RawDevice::open(path, raw)?), options),
+        _ => {
+            let device: Arc<dyn BlockDevice> = Arc::new(RawDevice::open(path, raw)?);
+            let waits = options.wait_for_space && !options.read_only && device.is_sparse();
+            let device = if waits { Arc::new(Patient::new(device)?) } else { device };
+            open_store(device, options)
+        }
     }
 }
 

@@ -43,6 +43,7 @@ pub(crate) fn format(device: Arc<dyn BlockDevice>, options: &FormatOptions) -> R
     let owner = options.owner.unwrap_or_else(|| Caller {
         uid: rustix::process::geteuid().as_raw(),
         gid: rustix::process::getegid().as_raw(),
+        umask: 0,
     });
     let mut root = Inode::new(Ino::ROOT, 0, FileKind::Directory.mode_bits() | 0o755, now);
     root.set_owner(owner.uid, owner.gid);

@@ -6,7 +6,7 @@ use lacuna_ftl::Lba;
 use super::Volume;
 use crate::{
     error::{Error, Result},
-    format::{self, Ino, Inode, SectorBytes, XattrSector, Xattrs, xattr_sectors},
+    format::{self, Ino, Inode, Marks, SectorBytes, XattrSector, Xattrs, xattr_sectors},
 };
 
 /// The location and length of attributes, according to an inode.
@@ -14,7 +14,7 @@ pub(crate) struct StoredXattrs {
     pub(crate) ino: Ino,
     generation: u32,
     len: usize,
-    pub(crate) has_capability: bool,
+    pub(crate) marks: Marks,
 }
 
 impl StoredXattrs {
@@ -23,7 +23,7 @@ impl StoredXattrs {
             ino: inode.ino(),
             generation: inode.generation(),
             len: inode.xattr_bytes(),
-            has_capability: inode.has_capability(),
+            marks: inode.marks(),
         }
     }
 

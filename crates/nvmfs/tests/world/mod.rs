@@ -2,6 +2,7 @@
 
 #![allow(dead_code)] // each test uses its part
 
+mod acl;
 mod model;
 mod random;
 

@@ -7,7 +7,10 @@ use lacuna_nvmfs::{
     posix::{Allocate, Caller, FileKind, Rename, XattrMode},
 };
 
-use super::{Change, Path, Seen, Snapshot};
+use super::{
+    Change, Path, Seen, Snapshot,
+    acl::{ACL, Acl, DEFAULT_ACL},
+};
 
 type Id = u64;
 const ROOT: Id = 0;
@@ -124,10 +127,25 @@ impl World {
         let hands_down = above.perm & 0o2000 != 0;
         let gid = if hands_down { above.owner.1 } else { caller.gid };
         let is_directory = matches!(body, Body::Directory(_));
-        let perm = mode & 0o7777 | if hands_down && is_directory { 0o2000 } else { 0 };
+        let default = above.xattrs.get(DEFAULT_ACL).filter(|_| !matches!(body, Body::Symlink(_)));
+        let (mut perm, mut xattrs) = (mode & 0o7777 & !caller.umask, BTreeMap::new());
+        if let Some(default) = default {
+            let mut acl = Acl::of(default);
+            acl.limit(mode);
+            perm = mode & 0o7000 | acl.perm();
+            if acl.has_names() {
+                xattrs.insert(ACL.to_vec(), acl.value());
+            }
+            if is_directory {
+                xattrs.insert(DEFAULT_ACL.to_vec(), default.clone());
+            }
+        }
+        if hands_down && is_directory {
+            perm |= 0o2000;
+        }
         let id = self.next;
         self.next += 1;
-        self.nodes.insert(id, Node::new(body, perm, (caller.uid, gid)));
+        self.nodes.insert(id, Node { xattrs, ..Node::new(body, perm, (caller.uid, gid)) });
         self.entries(parent).insert(name, id);
         Ok(id)
     }
@@ -314,7 +332,15 @@ impl World {
                 let (from, to) = (self.walk(from)?, self.walk(to)?);
                 self.copy((from, *from_offset), (to, *to_offset), *len)?;
             }
-            Change::Chmod { path, mode } => self.node(path)?.perm = mode & 0o7777,
+            Change::Chmod { path, mode } => {
+                let node = self.node(path)?;
+                node.perm = mode & 0o7777;
+                if let Some(value) = node.xattrs.get_mut(ACL) {
+                    let mut acl = Acl::of(value);
+                    acl.chmod(*mode);
+                    *value = acl.value();
+                }
+            }
             Change::Chown { path, uid, gid } => {
                 let node = self.node(path)?;
                 node.owner = (*uid, *gid);
@@ -327,6 +353,13 @@ impl World {
                     (XattrMode::Replace, false) => return Err(Refusal::NoAttribute),
                     _ => node.xattrs.insert(name.clone(), value.clone()),
                 };
+                if name == ACL {
+                    let acl = Acl::of(value);
+                    node.perm = node.perm & 0o7000 | acl.perm();
+                    if !acl.has_names() {
+                        node.xattrs.remove(ACL);
+                    }
+                }
             }
             Change::RemoveXattr { path, name } => {
                 self.node(path)?.xattrs.remove(name).ok_or(Refusal::NoAttribute)?;

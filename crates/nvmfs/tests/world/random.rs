@@ -5,7 +5,10 @@ use std::sync::Arc;
 use lacuna_nvmfs::posix::{Allocate, Caller, FileKind, Rename, XattrMode};
 use lacuna_sim::SeededRng;
 
-use super::{Change, Path, World};
+use super::{
+    Change, Path, World,
+    acl::{ACL, Acl, DEFAULT_ACL},
+};
 
 /// Greatest length of files, in bytes.
 const FILE_BYTES_MAX: u64 = 24 << 10;
@@ -57,7 +60,11 @@ fn random_range(rng: &mut SeededRng) -> (u64, u64) {
 }
 
 fn random_caller(rng: &mut SeededRng) -> Caller {
-    Caller { uid: rng.below(3) as u32, gid: rng.below(3) as u32 }
+    Caller {
+        uid: rng.below(3) as u32,
+        gid: rng.below(3) as u32,
+        umask: [0, 0o22, 0o77][rng.below(3) as usize],
+    }
 }
 
 fn random_data_change(rng: &mut SeededRng, world: &World) -> Change {
@@ -90,9 +97,13 @@ fn random_data_change(rng: &mut SeededRng, world: &World) -> Change {
 
 fn random_xattr_change(rng: &mut SeededRng, world: &World) -> Change {
     let path = old_path(rng, world);
-    let name = format!("user.{}", rng.below(4)).into_bytes();
+    let acl = rng.chance(40).then(|| [ACL, DEFAULT_ACL][rng.below(2) as usize]);
+    let name = acl.map_or_else(|| format!("user.{}", rng.below(4)).into_bytes(), <[u8]>::to_vec);
     if rng.chance(30) {
         return Change::RemoveXattr { path, name };
+    }
+    if acl.is_some() {
+        return Change::SetXattr { path, name, value: Acl::random(rng).value(), mode: XattrMode::Set };
     }
     let len_max = if rng.chance(30) { 6000 } else { 200 };
     let mode = [XattrMode::Set, XattrMode::Create, XattrMode::Replace][rng.below(3) as usize];

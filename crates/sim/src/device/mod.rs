@@ -24,7 +24,7 @@ use crate::{
     Fault, FaultRates, SeededRng,
     crash::{Kept, plan_crash},
     faults::{DiscardFate, Faults, WriteFate},
-    power::{Power, Verdict, injected},
+    power::{Power, Verdict, injected, power_controls},
 };
 
 const NAME: &str = "simulated device";
@@ -186,6 +186,8 @@ impl State {
     }
 }
 
+power_controls!(SimDevice);
+
 impl SimDevice {
     /// A device of `capacity_bytes` zeros with blocks of one sector; `seed` drives all chance.
     ///
@@ -225,22 +227,6 @@ impl SimDevice {
         Arc::new(SimDevice { geometry: GrowingGeometry::new(self.geometry.get()), state: Mutex::new(state) })
     }
 
-    /// Writes, syncs and discards so far.
-    pub fn ops(&self) -> u64 {
-        self.state.lock().power.ops
-    }
-
-    /// Cuts the power in the `ops`-th next write, sync or discard: it may be done in part and fails,
-    /// as everything after it does, with [`Error::PowerCut`]. 0 cuts the power now.
-    pub fn set_cut_after(&self, ops: u64) {
-        self.state.lock().power.set_cut_after(ops);
-    }
-
-    /// Whether the power is off.
-    pub fn is_off(&self) -> bool {
-        self.state.lock().power.is_off()
-    }
-
     /// Decides which unsynced writes survive, as a power cut may, then switches the power on. Cancels a cut that was
     /// set and did not happen. Injected failures stay.
     pub fn power_cycle(&self) {
@@ -254,44 +240,6 @@ impl SimDevice {
     /// them. Switches the power on if it is off. Cancels a cut that was set and did not happen. Injected failures stay.
     pub fn kill(&self) {
         self.state.lock().power.switch_on();
-    }
-
-    /// Whether failures are injected now, or will be.
-    pub fn is_failing(&self) -> bool {
-        self.state.lock().power.is_failing()
-    }
-
-    /// From the `writes`-th next write on, writes fail with an I/O error and may be done in part,
-    /// until [`SimDevice::heal`].
-    ///
-    /// # Panics
-    /// When `writes` is 0.
-    pub fn fail_writes_after(&self, writes: u64) {
-        self.state.lock().power.set_write_failure_after(writes);
-    }
-
-    /// Syncs fail with an I/O error until [`SimDevice::heal`]. Each failed sync finally keeps or loses the writes
-    /// before it, whatever later syncs return.
-    pub fn fail_sync(&self) {
-        self.fail_syncs_after(1);
-    }
-
-    /// Like `fail_sync` from the `syncs`-th next sync on.
-    ///
-    /// # Panics
-    /// When `syncs` is 0.
-    pub fn fail_syncs_after(&self, syncs: u64) {
-        self.state.lock().power.set_sync_failure_after(syncs);
-    }
-
-    /// Writes fail with [`Error::Full`] until [`SimDevice::heal`].
-    pub fn enospc(&self) {
-        self.state.lock().power.full = true;
-    }
-
-    /// Ends all injected failures.
-    pub fn heal(&self) {
-        self.state.lock().power.heal();
     }
 
     /// Injects silent faults at these rates, with `seed`, until [`SimDevice::stop_silent_faults`], and clears the

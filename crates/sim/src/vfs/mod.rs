@@ -23,7 +23,7 @@ use parking_lot::Mutex;
 use crate::{
     SeededRng,
     crash::{Kept, plan_crash},
-    power::{Power, Verdict, injected},
+    power::{Power, Verdict, injected, power_controls},
 };
 
 const NAME: &str = "simulated directory";
@@ -268,6 +268,8 @@ fn finish(verdict: Verdict) -> Result<()> {
     }
 }
 
+power_controls!(SimVfs);
+
 impl SimVfs {
     /// An empty VFS; `seed` drives all chance.
     pub fn new(seed: u64) -> Arc<SimVfs> {
@@ -293,22 +295,6 @@ impl SimVfs {
         Arc::new(SimVfs { state: Arc::new(Mutex::new(state)) })
     }
 
-    /// Operations so far that changed something: writes, holes, lengths, names and syncs.
-    pub fn ops(&self) -> u64 {
-        self.state.lock().power.ops
-    }
-
-    /// Cuts the power in the `ops`-th next operation that changes something: it may be done in part
-    /// and fails, as everything after it does, with [`Error::PowerCut`]. 0 cuts the power now.
-    pub fn set_cut_after(&self, ops: u64) {
-        self.state.lock().power.set_cut_after(ops);
-    }
-
-    /// Whether the power is off.
-    pub fn is_off(&self) -> bool {
-        self.state.lock().power.is_off()
-    }
-
     /// Applies the effects that a power cut may have on everything unsynced, then switches the power on. All handles
     /// are dead. A cut that was set and did not happen is cancelled. Injected failures stay.
     pub fn power_cycle(&self) {
@@ -332,44 +318,6 @@ impl SimVfs {
         let mut state = self.state.lock();
         state.life += 1;
         state.power.switch_on();
-    }
-
-    /// Whether failures are injected now, or will be.
-    pub fn is_failing(&self) -> bool {
-        self.state.lock().power.is_failing()
-    }
-
-    /// From the `writes`-th next write on, writes fail with an I/O error and may be done in part,
-    /// until [`SimVfs::heal`].
-    ///
-    /// # Panics
-    /// When `writes` is 0.
-    pub fn fail_writes_after(&self, writes: u64) {
-        self.state.lock().power.set_write_failure_after(writes);
-    }
-
-    /// Syncs fail with an I/O error until [`SimVfs::heal`]. Earlier writes, to any file, are then kept or lost for
-    /// good, whatever later syncs return.
-    pub fn fail_sync(&self) {
-        self.fail_syncs_after(1);
-    }
-
-    /// Like `fail_sync` from the `syncs`-th next sync on.
-    ///
-    /// # Panics
-    /// When `syncs` is 0.
-    pub fn fail_syncs_after(&self, syncs: u64) {
-        self.state.lock().power.set_sync_failure_after(syncs);
-    }
-
-    /// Writes fail with [`Error::Full`] until [`SimVfs::heal`].
-    pub fn enospc(&self) {
-        self.state.lock().power.full = true;
-    }
-
-    /// Ends all injected failures.
-    pub fn heal(&self) {
-        self.state.lock().power.heal();
     }
 
     /// Flips bit `bit % 8` of byte `offset` of the file `name`. Call it on synced files: pending changes are not

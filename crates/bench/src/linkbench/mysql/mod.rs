@@ -16,19 +16,21 @@ mod txn;
 
 use std::{
     collections::HashMap,
+    ops::ControlFlow,
     path::Path,
     sync::{Mutex, PoisonError},
     thread,
     time::{Duration, Instant},
 };
 
+use ::mysql::{Statement, Value};
 use anyhow::{Context, Result, bail, ensure};
 
 use super::db::{Db, DbError, DbResult};
 use crate::{
     Footprint, Measured,
     block_stat::tree_bytes,
-    mysql::{Address, Connection, Error, Login, Statement},
+    mysql::{Address, Connection, Error, Login},
 };
 
 pub use counters::Written;
@@ -93,23 +95,34 @@ struct Session {
 }
 
 impl Session {
-    fn statement(&mut self, shape: Shape) -> crate::mysql::Result<Statement> {
-        if let Some(&statement) = self.statements.get(&shape) {
-            return Ok(statement);
+    fn statement(&mut self, shape: Shape) -> Result<Statement, Error> {
+        if let Some(statement) = self.statements.get(&shape) {
+            return Ok(statement.clone());
         }
         let statement = self.connection.prepare(&shape.sql())?;
-        self.statements.insert(shape, statement);
+        self.statements.insert(shape, statement.clone());
         Ok(statement)
+    }
+
+    fn run(&mut self, shape: Shape, params: Vec<Value>) -> Result<u64, Error> {
+        let statement = self.statement(shape)?;
+        self.connection.run(&statement, params)
+    }
+
+    fn select(
+        &mut self,
+        shape: Shape,
+        params: Vec<Value>,
+        visit: impl FnMut(&[Value]) -> Result<ControlFlow<()>>,
+    ) -> Result<()> {
+        let statement = self.statement(shape)?;
+        self.connection.select(&statement, params, visit)
     }
 }
 
 fn classify(error: Error) -> DbError {
     // Rows that were kept back find their duplicate when they are sent: a race that was lost.
-    if error.is_retryable() || error.is_duplicate() {
-        DbError::Retry(error.to_string())
-    } else {
-        DbError::Fatal(error.into())
-    }
+    if error.is_lost_race() { DbError::Retry(error.to_string()) } else { DbError::Fatal(error.into()) }
 }
 
 impl SqlDb {
@@ -176,7 +189,7 @@ impl SqlDb {
                 let pid_file = value(&mut server, "SELECT @@pid_file").with_context(named)?;
                 server_process(Path::new(&data_directory), Path::new(&pid_file))
             }
-            Address::Tcp(_) => None,
+            Address::Tcp(..) => None,
         };
         let written = written.resolve(Path::new(&data_directory), process)?;
         let (address, login) = (address.clone(), login.clone());
@@ -322,9 +335,8 @@ impl Measured for SqlDb {
             // In turned order: each of a pair bounds the other.
             restore.insert(0, format!("SET GLOBAL {name} = {old}"));
         }
-        let hurried = HURRY
-            .iter()
-            .try_for_each(|(name, fast)| server.execute(&format!("SET GLOBAL {name} = {fast}")).map(drop));
+        let hurried =
+            HURRY.iter().try_for_each(|(name, fast)| server.execute(&format!("SET GLOBAL {name} = {fast}")));
         let clean = hurried.map_err(Into::into).and_then(|()| wait_until_clean(&mut server));
         for set in restore {
             server.execute(&set).with_context(|| self.name())?;

@@ -10,21 +10,19 @@
 
 use std::ops::ControlFlow;
 
-use anyhow::{Result, anyhow};
+use ::mysql::Value;
+use anyhow::{Context, Result, anyhow};
 
 use super::{
     Session, SqlDb, classify,
     statements::{GROUPS, LIST_ROWS, Shape},
 };
-use crate::{
-    linkbench::{
-        db::{DbResult, Table, Txn, Visit},
-        schema::{
-            CountRow, LinkId, LinkRow, NodeRow, count_key, index_prefix, list_of_count, list_of_prefix,
-            newest_first, node_id, node_key,
-        },
+use crate::linkbench::{
+    db::{DbError, DbResult, Table, Txn, Visit},
+    schema::{
+        CountRow, LinkId, LinkRow, NodeRow, count_key, index_prefix, list_of_count, list_of_prefix,
+        newest_first, node_id, node_key,
     },
-    mysql::{self, Field, Param},
 };
 
 /// A transaction of [`SqlDb`].
@@ -59,25 +57,21 @@ impl<'db> SqlTxn<'db> {
         self.session.as_mut().expect("a transaction has its connection until it ends")
     }
 
-    fn run(&mut self, shape: Shape, params: &[Param<'_>]) -> mysql::Result<u64> {
+    fn run(&mut self, shape: Shape, params: Vec<Value>) -> DbResult<u64> {
         self.is_begun = true;
-        let session = self.session();
-        let statement = session.statement(shape)?;
-        Ok(session.connection.run(statement, params)?.affected)
+        self.session().run(shape, params).map_err(classify)
     }
 
     fn select(
         &mut self,
         shape: Shape,
-        params: &[Param<'_>],
-        visit: impl FnMut(&[Field<'_>]) -> mysql::Result<ControlFlow<()>>,
-    ) -> mysql::Result<()> {
-        let session = self.session();
-        let statement = session.statement(shape);
-        let result = statement.and_then(|statement| session.connection.select(statement, params, visit));
+        params: Vec<Value>,
+        visit: impl FnMut(&[Value]) -> Result<ControlFlow<()>>,
+    ) -> DbResult<()> {
+        let result = self.session().select(shape, params, visit);
         // Rolling back is harmless, and shows whether the connection is still of use.
         self.is_begun |= result.is_err();
-        result
+        result.map_err(|error| error.downcast().map_or_else(DbError::Fatal, classify))
     }
 
     /// Sends the buffered rows and counts.
@@ -95,15 +89,15 @@ impl<'db> SqlTxn<'db> {
             for (key, value) in group {
                 row_params(table, key, value, &mut params)?;
             }
-            self.run(shape, &params).map_err(classify)?;
+            self.run(shape, params)?;
         }
         let counts = std::mem::take(&mut self.counts);
         for group in groups(&counts) {
-            let params: Vec<Param<'_>> = group
+            let params = group
                 .iter()
-                .flat_map(|raise| [raise.list.0, raise.list.1, raise.by, raise.time, 0].map(Param::Uint))
+                .flat_map(|raise| [raise.list.0, raise.list.1, raise.by, raise.time, 0].map(Value::UInt))
                 .collect();
-            self.run(Shape::RaiseCounts(group.len()), &params).map_err(classify)?;
+            self.run(Shape::RaiseCounts(group.len()), params)?;
         }
         Ok(())
     }
@@ -113,13 +107,12 @@ impl<'db> SqlTxn<'db> {
         self.flush()?;
         self.is_begun |= lock;
         let mut found = None;
-        self.select(shape, &key_params(table, key)?, |fields| {
+        self.select(shape, key_params(table, key)?, |fields| {
             let mut value = Vec::new();
             row_value(table, fields, &mut value)?;
             found = Some(value);
             Ok(ControlFlow::Continue(()))
-        })
-        .map_err(classify)?;
+        })?;
         Ok(found)
     }
 
@@ -127,25 +120,23 @@ impl<'db> SqlTxn<'db> {
     fn scan_list(&mut self, from: &[u8], visit: &mut Visit<'_>) -> DbResult<()> {
         let (id1, link_type, visibility, newest) = list_of_prefix(from)?;
         let prefix = index_prefix(id1, link_type, visibility);
-        let list = [id1, link_type, u64::from(visibility), newest].map(Param::Uint);
         let (mut key, mut value) = (Vec::new(), Vec::new());
         let mut fetched = 0;
         loop {
-            let params = [&list[..], &[Param::Uint(fetched), Param::Uint(LIST_ROWS)]].concat();
+            let params = [id1, link_type, u64::from(visibility), newest, fetched, LIST_ROWS];
             let (mut rows, mut going) = (0, ControlFlow::Continue(()));
-            self.select(Shape::ListLinks, &params, |fields| {
+            self.select(Shape::ListLinks, params.map(Value::UInt).to_vec(), |fields| {
                 let [id2, time, version, data] = columns(fields)?;
                 rows += 1;
                 key.clear();
                 key.extend_from_slice(&prefix);
-                key.extend_from_slice(&newest_first(time.uint()?));
-                key.extend_from_slice(&id2.uint()?.to_be_bytes());
-                let (version, data) = (version.uint()? as u32, data.bytes()?);
+                key.extend_from_slice(&newest_first(uint(time)?));
+                key.extend_from_slice(&uint(id2)?.to_be_bytes());
+                let (version, data) = (uint(version)? as u32, bytes(data)?);
                 LinkRow { visibility, time: 0, version, data }.index_value(&mut value);
                 going = visit(&key, &value);
                 Ok(going)
-            })
-            .map_err(classify)?;
+            })?;
             fetched += rows;
             if rows < LIST_ROWS || going.is_break() {
                 return Ok(());
@@ -161,12 +152,11 @@ impl<'db> SqlTxn<'db> {
             Table::LinkByTime => return self.scan_index(visit),
         };
         let mut value = Vec::new();
-        self.select(shape, &[], |fields| {
-            let (key, rest) = fields.split_at_checked(key_columns(table)).ok_or(BAD_ROW)?;
+        self.select(shape, Vec::new(), |fields| {
+            let (key, rest) = fields.split_at_checked(key_columns(table)).context(BAD_ROW)?;
             row_value(table, rest, &mut value)?;
             Ok(visit(&row_key(table, key)?, &value))
         })
-        .map_err(classify)
     }
 
     /// The whole index. The server sorts by rising time, the trait by falling: each list's part of one
@@ -180,8 +170,8 @@ impl<'db> SqlTxn<'db> {
             going
         };
         let mut going = ControlFlow::Continue(());
-        self.select(Shape::AllIndexEntries, &[], |fields| {
-            let (key, rest) = fields.split_at_checked(3).ok_or(BAD_ROW)?;
+        self.select(Shape::AllIndexEntries, Vec::new(), |fields| {
+            let (key, rest) = fields.split_at_checked(3).context(BAD_ROW)?;
             let (id, row) = (link_of(key)?, link_row_of(rest)?);
             let mut value = Vec::new();
             row.index_value(&mut value);
@@ -191,8 +181,7 @@ impl<'db> SqlTxn<'db> {
             }
             list.push((key, value));
             Ok(going)
-        })
-        .map_err(classify)?;
+        })?;
         if going.is_continue() {
             let _ = emit(&mut list);
         }
@@ -200,7 +189,7 @@ impl<'db> SqlTxn<'db> {
     }
 }
 
-const BAD_ROW: mysql::Error = mysql::Error::Protocol("a row of other columns than were asked for");
+const BAD_ROW: &str = "the server sent a row of other columns than were asked for";
 
 fn key_columns(table: Table) -> usize {
     match table {
@@ -220,88 +209,103 @@ fn groups<T>(mut items: &[T]) -> impl Iterator<Item = &[T]> {
     })
 }
 
-fn columns<'f, const N: usize>(fields: &[Field<'f>]) -> mysql::Result<[Field<'f>; N]> {
-    fields.try_into().map_err(|_| BAD_ROW)
+fn columns<const N: usize>(fields: &[Value]) -> Result<&[Value; N]> {
+    fields.try_into().context(BAD_ROW)
 }
 
-fn key_params(table: Table, key: &[u8]) -> Result<Vec<Param<'static>>> {
+fn uint(field: &Value) -> Result<u64> {
+    match *field {
+        Value::UInt(number) => Ok(number),
+        Value::Int(number) => number.try_into().context(BAD_ROW),
+        _ => Err(anyhow!(BAD_ROW)),
+    }
+}
+
+fn bytes(field: &Value) -> Result<&[u8]> {
+    match field {
+        Value::Bytes(bytes) => Ok(bytes),
+        _ => Err(anyhow!(BAD_ROW)),
+    }
+}
+
+fn key_params(table: Table, key: &[u8]) -> Result<Vec<Value>> {
     Ok(match table {
-        Table::Node => vec![Param::Uint(node_id(key)?)],
+        Table::Node => vec![Value::UInt(node_id(key)?)],
         Table::Link | Table::LinkByTime => {
             let LinkId { link_type, id1, id2 } = LinkId::of_key(key)?;
-            [link_type, id1, id2].map(Param::Uint).to_vec()
+            [link_type, id1, id2].map(Value::UInt).to_vec()
         }
         Table::Count => {
             let (id, link_type) = list_of_count(key)?;
-            [id, link_type].map(Param::Uint).to_vec()
+            [id, link_type].map(Value::UInt).to_vec()
         }
     })
 }
 
 /// Columns of a row that are not its key's, in the order of the statements.
-fn value_params<'v>(table: Table, value: &'v [u8], params: &mut Vec<Param<'v>>) -> Result<()> {
+fn value_params(table: Table, value: &[u8], params: &mut Vec<Value>) -> Result<()> {
     match table {
         Table::Node => {
             let NodeRow { node_type, version, time, data } = NodeRow::of_value(value)?;
-            params.extend([u64::from(node_type), version, u64::from(time)].map(Param::Uint));
-            params.push(Param::Bytes(data));
+            params.extend([u64::from(node_type), version, u64::from(time)].map(Value::UInt));
+            params.push(data.into());
         }
         Table::Link | Table::LinkByTime => {
             let LinkRow { visibility, time, version, data } = LinkRow::of_value(value)?;
-            params.extend([u64::from(visibility), time, u64::from(version)].map(Param::Uint));
-            params.push(Param::Bytes(data));
+            params.extend([u64::from(visibility), time, u64::from(version)].map(Value::UInt));
+            params.push(data.into());
         }
         Table::Count => {
             let CountRow { count, time, version } = CountRow::of_value(value)?;
-            params.extend([u64::from(count), time, version].map(Param::Uint));
+            params.extend([u64::from(count), time, version].map(Value::UInt));
         }
     }
     Ok(())
 }
 
-fn row_params<'v>(table: Table, key: &[u8], value: &'v [u8], params: &mut Vec<Param<'v>>) -> Result<()> {
+fn row_params(table: Table, key: &[u8], value: &[u8], params: &mut Vec<Value>) -> Result<()> {
     params.extend(key_params(table, key)?);
     value_params(table, value, params)
 }
 
-fn link_of(key: &[Field<'_>]) -> mysql::Result<LinkId> {
+fn link_of(key: &[Value]) -> Result<LinkId> {
     let [link_type, id1, id2] = columns(key)?;
-    Ok(LinkId { link_type: link_type.uint()?, id1: id1.uint()?, id2: id2.uint()? })
+    Ok(LinkId { link_type: uint(link_type)?, id1: uint(id1)?, id2: uint(id2)? })
 }
 
-fn link_row_of<'f>(fields: &[Field<'f>]) -> mysql::Result<LinkRow<'f>> {
+fn link_row_of(fields: &[Value]) -> Result<LinkRow<'_>> {
     let [visibility, time, version, data] = columns(fields)?;
-    let (visibility, version) = (visibility.uint()? as u8, version.uint()? as u32);
-    Ok(LinkRow { visibility, time: time.uint()?, version, data: data.bytes()? })
+    let (visibility, version) = (uint(visibility)? as u8, uint(version)? as u32);
+    Ok(LinkRow { visibility, time: uint(time)?, version, data: bytes(data)? })
 }
 
-fn row_key(table: Table, key: &[Field<'_>]) -> mysql::Result<Vec<u8>> {
+fn row_key(table: Table, key: &[Value]) -> Result<Vec<u8>> {
     Ok(match table {
         Table::Node => {
             let [id] = columns(key)?;
-            node_key(id.uint()?).to_vec()
+            node_key(uint(id)?).to_vec()
         }
         Table::Link | Table::LinkByTime => link_of(key)?.key().to_vec(),
         Table::Count => {
             let [id, link_type] = columns(key)?;
-            count_key(id.uint()?, link_type.uint()?).to_vec()
+            count_key(uint(id)?, uint(link_type)?).to_vec()
         }
     })
 }
 
-fn row_value(table: Table, fields: &[Field<'_>], value: &mut Vec<u8>) -> mysql::Result<()> {
+fn row_value(table: Table, fields: &[Value], value: &mut Vec<u8>) -> Result<()> {
     match table {
         Table::Node => {
             let [node_type, version, time, data] = columns(fields)?;
-            let (node_type, time) = (node_type.uint()? as u32, time.uint()? as u32);
-            NodeRow { node_type, version: version.uint()?, time, data: data.bytes()? }.value(value);
+            let (node_type, time) = (uint(node_type)? as u32, uint(time)? as u32);
+            NodeRow { node_type, version: uint(version)?, time, data: bytes(data)? }.value(value);
         }
         Table::Link | Table::LinkByTime => link_row_of(fields)?.value(value),
         Table::Count => {
             let [count, time, version] = columns(fields)?;
-            let (count, version) = (count.uint()? as u32, version.uint()?);
+            let (count, version) = (uint(count)? as u32, uint(version)?);
             value.clear();
-            value.extend_from_slice(&CountRow { count, time: time.uint()?, version }.value());
+            value.extend_from_slice(&CountRow { count, time: uint(time)?, version }.value());
         }
     }
     Ok(())
@@ -327,7 +331,7 @@ impl Txn for SqlTxn<'_> {
         let mut params = Vec::with_capacity(7);
         value_params(table, value, &mut params)?;
         params.extend(key_params(table, key)?);
-        if self.run(shape, &params).map_err(classify)? == 0 {
+        if self.run(shape, params)? == 0 {
             self.insert(table, key, value)?;
         }
         Ok(())
@@ -353,7 +357,7 @@ impl Txn for SqlTxn<'_> {
             Table::LinkByTime => return Ok(true),
         };
         self.flush()?;
-        Ok(self.run(shape, &key_params(table, key)?).map_err(classify)? > 0)
+        Ok(self.run(shape, key_params(table, key)?)? > 0)
     }
 
     /// Supports the scans that the benchmark makes: a list, newest first, and whole tables. Links of a list that have
@@ -375,8 +379,8 @@ impl Txn for SqlTxn<'_> {
             return Ok(());
         }
         self.flush()?;
-        let params = [by.unsigned_abs(), time, list.0, list.1].map(Param::Uint);
-        if self.run(Shape::LowerCount, &params).map_err(classify)? == 0 {
+        let params = [by.unsigned_abs(), time, list.0, list.1].map(Value::UInt);
+        if self.run(Shape::LowerCount, params.to_vec())? == 0 {
             return Err(anyhow!("list {list:?} has links but no count").into());
         }
         Ok(())

@@ -172,14 +172,14 @@ pub(super) fn attr_out(found: &Attr, block_bytes: u32) -> wire::AttrOut {
     }
 }
 
-/// An opening of a file; of a directory the number is enough.
-pub(super) fn opened(opening: Option<Opening>) -> wire::OpenOut {
+/// An opening of a file with the flags `asked`.
+pub(super) fn opened(opening: Opening, asked: i32) -> wire::OpenOut {
     let open_flags = match opening {
-        Some(Opening::Direct) => wire::FOPEN_DIRECT_IO | wire::FOPEN_PARALLEL_DIRECT_WRITES,
-        Some(Opening::Cached) => wire::FOPEN_KEEP_CACHE,
-        Some(Opening::CachedAnew) | None => 0,
+        Opening::Direct => wire::FOPEN_DIRECT_IO | wire::FOPEN_PARALLEL_DIRECT_WRITES,
+        Opening::Cached => wire::FOPEN_KEEP_CACHE,
+        Opening::CachedAnew => 0,
     };
-    wire::OpenOut { fh: opening.map_or(0, Opening::handle), open_flags, _backing_id: 0 }
+    wire::OpenOut { fh: opening.handle(asked), open_flags, _backing_id: 0 }
 }
 
 pub(super) fn stat_fs(stat: &StatFs) -> wire::StatFsOut {

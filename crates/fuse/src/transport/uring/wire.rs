@@ -146,7 +146,7 @@ structures! {
     FsyncIn: 16 { _fh: u64, fsync_flags: u32, _padding: u32, }
     SetXattrIn: 8 { size: u32, flags: u32, }
     GetXattrIn: 8 { size: u32, _padding: u32, }
-    IoctlIn: 32 { _fh: u64, _flags: u32, cmd: u32, _arg: u64, _in_size: u32, _out_size: u32, }
+    IoctlIn: 32 { fh: u64, _flags: u32, cmd: u32, _arg: u64, _in_size: u32, _out_size: u32, }
     ForgetIn: 8 { nlookup: u64, }
     BatchForgetIn: 8 { _count: u32, _dummy: u32, }
     ForgetOne: 16 { nodeid: u64, nlookup: u64, }

@@ -27,7 +27,7 @@ pub(super) fn answer(
     out: &mut [u8],
 ) -> Result<usize, Errno> {
     let operation = Operation::parse(header, argument, payload)?;
-    let caller = Caller { uid: header.uid, gid: header.gid };
+    let caller = Caller { uid: header.uid, gid: header.gid, umask: 0 };
     let mut reply = Reply::new(out);
     Answer { service, invalidator, ino: header.nodeid, caller, reply: &mut reply }.respond(operation)?;
     Ok(reply.len())
@@ -64,7 +64,7 @@ impl Answer<'_, '_> {
                 let made = service.create(ino, name, mode, caller)?;
                 self.entry(Ok(made))?;
                 let opening = service.opening(Service::number(made.ino), flags);
-                self.reply.put(&reply::opened(Some(opening)))
+                self.reply.put(&reply::opened(opening, flags))
             }
             Operation::ReadDir { cursor, len } => self.read_dir(cursor, len),
             Operation::ReadDirPlus { cursor, len } => self.read_dir_plus(cursor, len),
@@ -81,11 +81,11 @@ impl Answer<'_, '_> {
         match operation {
             Operation::Open { flags } => {
                 service.open(ino)?;
-                self.reply.put(&reply::opened(Some(service.opening(ino, flags))))
+                self.reply.put(&reply::opened(service.opening(ino, flags), flags))
             }
             Operation::OpenDir => {
                 service.open(ino)?;
-                self.reply.put(&reply::opened(None))
+                self.reply.put(&wire::OpenOut::default())
             }
             Operation::Read { offset, len } => {
                 self.reply.fill(len as usize, |buf| service.read(ino, offset, buf))
@@ -108,8 +108,8 @@ impl Answer<'_, '_> {
             Operation::GetXattr { name, len } => self.reply.sized(&service.getxattr(ino, name)?, len),
             Operation::ListXattr { len } => self.reply.sized(&service.listxattr(ino, caller)?, len),
             Operation::RemoveXattr { name } => service.removexattr(ino, name),
-            Operation::Ioctl { command } => {
-                service.ioctl(ino, command)?;
+            Operation::Ioctl { handle, command } => {
+                service.ioctl(ino, handle, command)?;
                 self.reply.put(&wire::IoctlOut { in_iovs: 1, ..wire::IoctlOut::default() })
             }
             Operation::Fallocate { offset, len, mode } => service.fallocate(ino, offset, len, mode, caller),

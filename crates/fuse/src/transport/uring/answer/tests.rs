@@ -45,7 +45,7 @@ fn create(service: &Service, name: &[u8]) -> u64 {
     let made = ask(service, opcode::CREATE, ROOT, &argument, name).expect("creates");
     let (entry, opened) = made.split_at(size_of::<wire::EntryOut>());
     let entry: wire::EntryOut = exactly(entry);
-    let cached = wire::OpenOut { fh: 0, open_flags: wire::FOPEN_KEEP_CACHE, _backing_id: 0 };
+    let cached = wire::OpenOut { fh: 2, open_flags: wire::FOPEN_KEEP_CACHE, _backing_id: 0 };
     assert_eq!(exactly::<wire::OpenOut>(opened), cached);
     assert_eq!((entry.attr.mode, entry.attr.uid, entry.attr.gid), (mode, 11, 12));
     assert_eq!((entry.nodeid, entry.attr.blksize), (entry.attr.ino, 65536));
@@ -66,16 +66,16 @@ fn openings_tell_the_kernel_what_to_cache() {
         let argument = wire::ReleaseIn { fh, ..Default::default() };
         ask(&service, opcode::RELEASE, file, &argument, b"").expect("closes");
     };
-    let direct = (1, wire::FOPEN_DIRECT_IO | wire::FOPEN_PARALLEL_DIRECT_WRITES);
-    close(0);
-    assert_eq!(open(OFlags::RDWR), (0, wire::FOPEN_KEEP_CACHE));
+    let direct = wire::FOPEN_DIRECT_IO | wire::FOPEN_PARALLEL_DIRECT_WRITES;
+    close(2);
+    assert_eq!(open(OFlags::RDWR), (2, wire::FOPEN_KEEP_CACHE));
     // Nobody has read it since it was made, so a reader's first read must reach us.
     assert_eq!(open(OFlags::RDONLY), (0, 0));
-    [0, 0].into_iter().for_each(close);
-    assert_eq!(open(OFlags::DIRECT | OFlags::RDWR), direct);
-    assert_eq!(open(OFlags::RDONLY), direct);
-    [1, 1].into_iter().for_each(close);
-    assert_eq!(open(OFlags::WRONLY), (0, wire::FOPEN_KEEP_CACHE));
+    [0, 2].into_iter().for_each(close);
+    assert_eq!(open(OFlags::DIRECT | OFlags::RDWR), (3, direct));
+    assert_eq!(open(OFlags::RDONLY), (1, direct));
+    [1, 3].into_iter().for_each(close);
+    assert_eq!(open(OFlags::WRONLY), (2, wire::FOPEN_KEEP_CACHE));
 }
 
 #[test]

@@ -48,7 +48,7 @@ pub(super) enum Operation<'a> {
     GetXattr { name: &'a [u8], len: u32 },
     ListXattr { len: u32 },
     RemoveXattr { name: &'a [u8] },
-    Ioctl { command: u32 },
+    Ioctl { handle: u64, command: u32 },
     Fallocate { offset: u64, len: u64, mode: i32 },
     Seek { offset: i64, whence: i32 },
     CopyRange { from_offset: u64, to: (u64, u64), len: u64 },
@@ -89,7 +89,7 @@ impl<'a> Operation<'a> {
         argument: &[u8],
         payload: &'a [u8],
     ) -> Result<Operation<'a>, Errno> {
-        let caller = Caller { uid: header.uid, gid: header.gid };
+        let caller = Caller { uid: header.uid, gid: header.gid, umask: 0 };
         Ok(match header.opcode {
             opcode::LOOKUP => Operation::Lookup { name: name(payload)? },
             opcode::GETATTR => Operation::GetAttr,
@@ -136,7 +136,7 @@ impl<'a> Operation<'a> {
 
     /// The other half: data, attributes beyond those of stat, and ranges.
     fn parse_data(header: &InHeader, argument: &[u8], payload: &'a [u8]) -> Result<Operation<'a>, Errno> {
-        let caller = Caller { uid: header.uid, gid: header.gid };
+        let caller = Caller { uid: header.uid, gid: header.gid, umask: 0 };
         Ok(match header.opcode {
             opcode::READ => {
                 let wire::ReadIn { offset, size, .. } = read(argument)?;
@@ -157,7 +157,10 @@ impl<'a> Operation<'a> {
             }
             opcode::LISTXATTR => Operation::ListXattr { len: read::<wire::GetXattrIn>(argument)?.size },
             opcode::REMOVEXATTR => Operation::RemoveXattr { name: name(payload)? },
-            opcode::IOCTL => Operation::Ioctl { command: read::<wire::IoctlIn>(argument)?.cmd },
+            opcode::IOCTL => {
+                let wire::IoctlIn { fh, cmd, .. } = read(argument)?;
+                Operation::Ioctl { handle: fh, command: cmd }
+            }
             opcode::FALLOCATE => {
                 let wire::FallocateIn { offset, length: len, mode, .. } = read(argument)?;
                 Operation::Fallocate { offset, len, mode }

@@ -71,7 +71,7 @@ fn of_data() -> Vec<Row> {
             }),
             b"ab",
             "Write(WriteRequest { offset: 7, data: [97, 98], open_flags: 8, kill_privileges: \
-             Some(Caller { uid: 11, gid: 12 }), is_direct: true, from_cache: true })",
+             Some(Caller { uid: 11, gid: 12, umask: 0 }), is_direct: true, from_cache: true })",
         ),
         (
             opcode::RELEASE,
@@ -103,9 +103,9 @@ fn of_data() -> Vec<Row> {
         (opcode::REMOVEXATTR, vec![], b"a\0", "RemoveXattr { name: [97] }"),
         (
             opcode::IOCTL,
-            bytes(&wire::IoctlIn { cmd: 10, ..Default::default() }),
+            bytes(&wire::IoctlIn { fh: 1, cmd: 10, ..Default::default() }),
             b"\x01",
-            "Ioctl { command: 10 }",
+            "Ioctl { handle: 1, command: 10 }",
         ),
         (
             opcode::FALLOCATE,
@@ -209,7 +209,7 @@ fn unknown_operations_and_flags_are_refused_by_number() {
     }
 }
 
-const CALLER: Caller = Caller { uid: 11, gid: 12 };
+const CALLER: Caller = Caller { uid: 11, gid: 12, umask: 0 };
 
 #[test]
 fn set_attributes_are_those_that_are_marked() {

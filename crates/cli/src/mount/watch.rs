@@ -1,0 +1,81 @@
+//! Reports that a store has stopped, and ends the process if that is wished; and that it waits for space of its host.
+//!
+//! After a failed write or sync what is on the device is unknown, so the store takes no more changes until it is opened
+//! anew. Programs that use the mount see EIO; this is for the one who runs the machine.
+
+use std::{
+    path::Path,
+    sync::{
+        Arc,
+        mpsc::{RecvTimeoutError, Sender, channel},
+    },
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use lacuna_nvmfs::Nvmfs;
+
+use super::{Arguments, unmount_dir};
+
+/// How often to look.
+const INTERVAL: Duration = Duration::from_millis(500);
+
+const HOST_IS_FULL: &str = "the file system that it lies in is full. Syncs wait, changes that need space fail with \
+                            ENOSPC; free some space there, and all goes on";
+
+/// A thread that looks now and then, until this is dropped.
+pub(super) struct Watch {
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watch {
+    pub(super) fn start(fs: Arc<Nvmfs>, arguments: &Arguments) -> std::io::Result<Watch> {
+        let (stop, stopped) = channel();
+        let (store, dir) = (arguments.store.display().to_string(), arguments.dir.clone());
+        let exits = arguments.exit_on_failure;
+        let thread = thread::Builder::new().name("watch".into()).spawn(move || {
+            let mut waited = false;
+            while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(INTERVAL) {
+                let waits = fs.ftl().waits_for_space();
+                if waits != std::mem::replace(&mut waited, waits) {
+                    log::warn!("{store}: {}", if waits { HOST_IS_FULL } else { "has space again, goes on" });
+                }
+                if let Some(reason) = fs.ftl().failure() {
+                    log::error!("{}", advice(&store, &dir, &reason));
+                    if exits {
+                        exit(&dir);
+                    }
+                    return;
+                }
+            }
+        })?;
+        Ok(Watch { stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+/// What happened, and the way back.
+fn advice(store: &str, dir: &Path, reason: &str) -> String {
+    let dir = dir.display();
+    format!(
+        "{store}: stopped after a failure: {reason}. Reads go on, changes fail with EIO; everything that was synced is \
+         safe. Once the device is well again: lacuna umount {dir} && lacuna mount {store} {dir}"
+    )
+}
+
+/// Ends the process as a failed one. There is nothing to close: the store takes no writes.
+fn exit(dir: &Path) -> ! {
+    if let Err(error) = unmount_dir(dir, true) {
+        log::error!("{}: cannot be detached: {error:#}", dir.display());
+    }
+    std::process::exit(1);
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.stop = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! A device whose host runs out of space: what grows is refused, the rest waits, nothing is stopped, and once the host
+//! has space everything goes on.
+
+#![cfg(not(feature = "shuttle"))]
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
+    thread,
+    time::Duration,
+};
+
+use lacuna_device::{BlockDevice, DeviceStats, Error as DeviceError, Geometry, MemDevice, Patient, Result};
+use lacuna_ftl::{CheckDepth, Error, FormatOptions, Ftl, Lba, Op, Options, Stream};
+
+/// A device in memory without space for new segments while it is told so.
+struct Host {
+    below: MemDevice,
+    is_full: AtomicBool,
+}
+
+impl BlockDevice for Host {
+    fn geometry(&self) -> Geometry {
+        self.below.geometry()
+    }
+
+    fn name(&self) -> &str {
+        "host"
+    }
+
+    fn is_sparse(&self) -> bool {
+        true
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.below.read_at(offset, buf)
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+        match self.is_full.load(Ordering::SeqCst) {
+            true => Err(DeviceError::Full { what: "host".into() }),
+            false => self.below.write_at(offset, data),
+        }
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.below.sync()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        self.below.discard(offset, len)
+    }
+
+    fn stats(&self) -> DeviceStats {
+        self.below.stats()
+    }
+}
+
+const BLOCK: usize = 16384;
+
+fn write(ftl: &Ftl, at: u64, byte: u8) -> lacuna_ftl::Result<()> {
+    let lba = Lba(at * (BLOCK / 512) as u64);
+    ftl.write_batch(&[Op::Write { lba, data: &[byte; BLOCK] }], Stream::Data).map(drop)
+}
+
+fn trim(ftl: &Ftl, at: u64) -> lacuna_ftl::Result<()> {
+    let sectors = (BLOCK / 512) as u64;
+    ftl.write_batch(&[Op::Trim { lba: Lba(at * sectors), sectors }], Stream::Data).map(drop)
+}
+
+fn holds(ftl: &Ftl, at: u64, byte: u8) {
+    let mut back = [0; BLOCK];
+    ftl.read(Lba(at * (BLOCK / 512) as u64), &mut back).expect("reads go on");
+    assert!(back.iter().all(|found| *found == byte), "block {at}");
+}
+
+#[test]
+fn a_host_without_space_stops_nothing() {
+    let host = Arc::new(Host { below: MemDevice::new(64 << 20), is_full: AtomicBool::new(false) });
+    let device: Arc<dyn BlockDevice> = Arc::new(Patient::new(Arc::clone(&host) as _).expect("a thread"));
+    Ftl::format(Arc::clone(&device), &FormatOptions::default()).expect("formats");
+    let ftl =
+        Ftl::open(Arc::clone(&device), Options { background: true, ..Options::default() }).expect("opens");
+    for at in 0..8 {
+        write(&ftl, at, 1).expect("writes");
+    }
+    ftl.flush().expect("flushes");
+
+    host.is_full.store(true, Ordering::SeqCst);
+    let (sender, flushed) = mpsc::channel();
+    thread::scope(|scope| {
+        // Accepted before anybody knows; its flush is what meets the full host.
+        write(&ftl, 8, 2).expect("accepted");
+        scope.spawn(|| sender.send(ftl.flush()).expect("is waited for"));
+        while !ftl.waits_for_space() {
+            thread::sleep(Duration::from_millis(1));
+        }
+        let refused = write(&ftl, 9, 3);
+        assert!(matches!(refused, Err(Error::Device(DeviceError::Full { .. }))), "{refused:?}");
+        trim(&ftl, 0).expect("what frees space is accepted");
+        write(&ftl, 1, 4).expect("what needs no more space than before is accepted");
+        for (at, byte) in [(0, 0), (1, 4), (2, 1), (8, 2), (9, 0)] {
+            holds(&ftl, at, byte);
+        }
+        assert_eq!(ftl.failure(), None);
+        assert!(flushed.try_recv().is_err(), "nothing is promised that may be lost");
+
+        host.is_full.store(false, Ordering::SeqCst);
+        flushed.recv().expect("ends").expect("flushes");
+    });
+    while ftl.waits_for_space() {
+        thread::sleep(Duration::from_millis(1));
+    }
+    write(&ftl, 9, 3).expect("goes on");
+    ftl.close().expect("closes");
+    drop(ftl);
+    let ftl = Ftl::open(device, Options::default()).expect("opens");
+    for (at, byte) in [(0, 0), (1, 4), (2, 1), (8, 2), (9, 3)] {
+        holds(&ftl, at, byte);
+    }
+    assert!(ftl.check(CheckDepth::Payload).expect("checks").is_clean());
+}

@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# The file system that holds a store file runs out of space: what needs more gets ENOSPC, what is there can be read and
+# removed, nothing is stopped, and once there is space everything goes on.
+. "$(dirname "$0")/lib.sh"
+need_fuse
+build
+WORK=$(mktemp -d -t lacuna-mount.XXXXXX)
+own_work=1
+small=$WORK/small
+mkdir "$small"
+mount -t tmpfs -o size=48M tmpfs "$small" || skip "no tmpfs on this machine"
+trap 'code=$?; umount -l "$mnt" 2>/dev/null || true; umount -l "$small" || true; finish $code' EXIT
+mnt=$WORK/mnt store=$small/store
+mkdir "$mnt"
+remount_with=(--threads 4)
+"$LACUNA" format --size 256M "$store" >/dev/null
+mount_store
+
+head -c 8M /dev/urandom >"$mnt/synced"
+sync "$mnt/synced"
+sum=$(sha256sum <"$mnt/synced")
+number=0
+while head -c 1M /dev/urandom >"$mnt/$number" 2>"$WORK/error"; do
+    number=$((number + 1))
+    [ "$number" -lt 200 ] || fail "48 MB hold 200 MB of random bytes"
+done
+grep -q 'No space left' "$WORK/error" || fail "instead of ENOSPC: $(cat "$WORK/error")"
+waits() { [ "$(metric waits_for_host)" = "$1" ]; }
+await "nobody says that it waits" waits 1
+"$LACUNA" info "$store" | grep -q 'WAITING.*full' || fail "info: $("$LACUNA" info "$store")"
+[ "$(metric failed)" = 0 ] || fail "it has stopped: $("$LACUNA" metrics "$store" | grep failed)"
+[ "$(sha256sum <"$mnt/synced")" = "$sum" ] || fail "reads do not go on"
+rm "$mnt/0" || fail "nothing can be removed"
+(echo more >"$mnt/more") 2>"$WORK/error" && fail "there is space for more"
+grep -q 'No space left' "$WORK/error" || fail "instead of ENOSPC: $(cat "$WORK/error")"
+echo "host_full: after $number MB"
+
+mount -o remount,size=400M "$small"
+await "it does not go on" waits 0
+head -c 8M /dev/urandom >"$mnt/later" && sync "$mnt/later" || fail "writes do not go on"
+later=$(sha256sum <"$mnt/later")
+check_store
+mount_store
+[ "$(sha256sum <"$mnt/synced")" = "$sum" ] || fail "what was synced before is lost"
+[ "$(sha256sum <"$mnt/later")" = "$later" ] || fail "what was synced later is lost"
+[ "$(ls "$mnt" | wc -l)" -ge "$number" ] || fail "files are lost"
+
+# Killed while it waits: what was synced is there.
+leave_no_space() { mount -o "remount,size=$(($(du -m "$store" | cut -f1) + 1))M" "$small" 2>/dev/null; }
+await "space cannot be taken away" leave_no_space # refused while more of it is being used
+while head -c 1M /dev/urandom >"$mnt/again$number" 2>/dev/null; do
+    number=$((number + 1))
+    [ "$number" -lt 400 ] || fail "a full host holds 400 MB"
+done
+await "nobody says that it waits" waits 1
+kill_daemon
+umount -l "$mnt"
+mount -o remount,size=400M "$small"
+"$LACUNA" check "$store" || fail "not sound after a kill"
+mount_store
+[ "$(sha256sum <"$mnt/later")" = "$later" ] || fail "what was synced is lost by a kill"
+check_store
+echo "host_full: passed"

@@ -1,0 +1,161 @@
+#!/usr/bin/env bash
+# What mount(8) is told about devices, set-user-id bits and programs; who may speak with the process that serves a
+# mount, and what that process keeps of its caller; names that a terminal would obey; dead mounts.
+. "$(dirname "$0")/lib.sh"
+need_fuse
+need unshare findmnt flock perl setpriv
+build
+if [ -z "${IN_OWN_NAMESPACE:-}" ]; then
+    # mount(8) looks for its helpers in /sbin alone.
+    IN_OWN_NAMESPACE=1 exec unshare --mount "$0" "$@"
+fi
+start 128M --threads 4
+umount_store
+mkdir "$WORK/sbin"
+cp "$LACUNA" "$WORK/lacuna"
+ln -s "$WORK/lacuna" "$WORK/sbin/mount.lacuna"
+ln -s "$WORK/lacuna" "$WORK/sbin/mount.fuse.lacuna"
+mount --bind "$WORK/sbin" "$(realpath /sbin)"
+trap 'code=$?; umount -l "$(realpath /sbin)"; finish $code' EXIT
+
+nobody=64987 # nobody else uses it
+as_nobody() {
+    (cd / && exec env -u XDG_RUNTIME_DIR setpriv --reuid "$nobody" --regid "$nobody" --clear-groups -- "$@")
+}
+
+# The protecting options of the mount, in the kernel's words.
+protection() { findmnt -no OPTIONS "$mnt" | tr , '\n' | grep -xE 'ro|nosuid|nodev|noexec' | tr '\n' ' ' || true; }
+expect() {
+    [ "$(protection)" = "$2" ] || fail "$1: '$(protection)' instead of '$2'"
+}
+while read -r options expected; do
+    expected=${expected:+$expected }
+    mount -t lacuna -o "threads=4,$options" "$store" "$mnt" || fail "mount -o $options"
+    expect "$options" "$expected"
+    umount_store
+done <<'TABLE'
+defaults
+suid,dev,exec
+nosuid nosuid
+suid,nosuid nosuid
+nosuid,suid
+nodev,nosuid,noexec nosuid nodev noexec
+dev,nodev,suid,exec,noexec nodev noexec
+noexec,exec,nodev,dev
+ro,rw,nosuid nosuid
+rw,ro ro
+defaults,nofail,_netdev,discard,lazytime,acl,user_xattr,noatime,x-systemd.automount,nodev nodev
+TABLE
+"$LACUNA" mount "$store" "$mnt"
+expect "without mount(8)" "nosuid nodev "
+umount_store
+mount -t lacuna -o threds=4 "$store" "$mnt" 2>"$WORK/error" && fail "an unknown option is taken"
+grep -q 'threds=4; did you mean threads' "$WORK/error" || fail "no proposal: $(cat "$WORK/error")"
+
+# In a remount, too.
+mount -t lacuna -o threads=4 "$store" "$mnt"
+for step in "nosuid:nosuid " "nodev:nosuid nodev " "ro:ro nosuid nodev " "rw:nosuid nodev " \
+    "suid,noexec:nodev noexec " "dev,exec:"; do
+    mount -o "remount,${step%%:*}" "$mnt" || fail "remount,${step%%:*}"
+    expect "remount,${step%%:*}" "${step#*:}"
+done
+# A device node and a set-user-id program do what they are for.
+mknod --mode 666 "$mnt/null" c 1 3
+echo gone >"$mnt/null" || fail "a device node on a mount with dev"
+cp "$(command -v id)" "$mnt/id"
+chmod 4755 "$mnt/id"
+chmod 755 "$WORK"
+[ "$(as_nobody "$mnt/id" -u)" = 0 ] || fail "a set-user-id program on a mount with suid"
+umount_store
+
+# The DirectFS ioctl is for who may write.
+mount_store
+echo >"$mnt/table.ibd"
+ask() { perl -e 'open(my $f, $ARGV[1], $ARGV[0]) or die; my $on = pack("I", 1); ioctl($f, 0x40049502, $on) or die "$!\n"' "$@"; }
+ask "$mnt/table.ibd" "<" 2>"$WORK/error" && fail "trims are switched on by a reader"
+grep -q 'Bad file descriptor' "$WORK/error" || fail "instead of EBADF: $(cat "$WORK/error")"
+[ "$(metric atomic_handshakes_total)" = 0 ] || fail "the refused ioctl counts"
+ask "$mnt/table.ibd" "+<" || fail "a writer is refused"
+[ "$(metric atomic_handshakes_total)" = 1 ] || fail "the ioctl does not count"
+
+# A terminal does not obey names.
+escape=$'\e'
+touch "$mnt/a${escape}[2Jb"
+ln -s "c${escape}[1md" "$mnt/link"
+umount_store
+"$LACUNA" ls "$store" >"$WORK/list"
+grep -q "$escape" "$WORK/list" && fail "control characters are listed"
+grep -qF 'a\u001b[2Jb' "$WORK/list" && grep -qF 'c\u001b[1md' "$WORK/list" || fail "ls: $(cat "$WORK/list")"
+"$LACUNA" cat "$store:x${escape}[2Jy" 2>&1 | grep -q "$escape" && fail "control characters are in an error"
+
+# Neither locks nor pipes of the caller live on in the background.
+: >"$WORK/lock"
+(
+    exec 9>"$WORK/lock"
+    flock 9
+    mount_store
+) | timeout 60 cat >/dev/null || fail "the caller's pipe stays open"
+flock --nonblock "$WORK/lock" true || fail "the caller's lock is held"
+pid=$(daemon_pid)
+for descriptor in /proc/"$pid"/fd/*; do
+    [ "$(readlink "$descriptor")" != "$WORK/lock" ] || fail "the caller's descriptors are open"
+done
+
+# A stopped process is reported, not waited for.
+kill -STOP "$pid"
+timeout 120 "$LACUNA" info "$store" 2>"$WORK/error" && fail "a stopped process answers"
+kill -CONT "$pid"
+grep -q 'does not answer' "$WORK/error" || fail "no clear line: $(cat "$WORK/error")"
+
+# Even with a socket that lets everybody in, the process answers its own user and root only.
+socket=/run/lacuna/$(stat -c 'file-%D-' "$store")$(printf %x "$(stat -c %i "$store")").sock
+[ -S "$socket" ] || fail "there is no $socket"
+chmod 666 "$socket"
+client='use IO::Socket::UNIX; my $s = IO::Socket::UNIX->new(Peer => $ARGV[0]) or die; print $s "ping\n"; print <$s>'
+[ "$(perl -e "$client" "$socket")" = ok ] || fail "root gets no answer"
+[ -z "$(as_nobody perl -e "$client" "$socket" 2>/dev/null)" ] || fail "another user gets an answer"
+umount_store
+# And a client believes its own user only, wherever the other listens.
+perl -e 'use IO::Socket::UNIX; use POSIX (); $SIG{PIPE} = "IGNORE";
+    socket(my $s, AF_UNIX, SOCK_STREAM, 0) or die; bind($s, pack_sockaddr_un($ARGV[0])) or die;
+    POSIX::setuid($ARGV[1]) or die; listen($s, 5) or die;
+    while (accept(my $c, $s)) { <$c>; print $c "ok\nforged\n"; close $c }' "$socket" "$nobody" &
+impostor=$!
+await "nobody listens in the owner's place" perl -e "$client" "$socket" >/dev/null 2>&1
+"$LACUNA" metrics "$store" >"$WORK/forged" 2>"$WORK/error" && fail "another user is believed"
+grep -q forged "$WORK/forged" && fail "another user's answer is shown"
+grep -q "user $nobody answers in its owner's place" "$WORK/error" || fail "no clear line: $(cat "$WORK/error")"
+kill "$impostor"
+rm "$socket"
+
+# A directory that others made, or may write to, is not used for the socket.
+touch "$WORK/stranger"
+chmod 777 "$WORK"
+own=/tmp/lacuna-$nobody
+[ ! -e "$own" ] || fail "$own is there already"
+mkdir "$own"
+trap 'code=$?; rmdir "$own" 2>/dev/null || true; umount -l "$(realpath /sbin)"; finish $code' EXIT
+as_nobody "$WORK/lacuna" info "$WORK/stranger" 2>"$WORK/error" && fail "another's directory is trusted"
+grep -q "belongs to user 0" "$WORK/error" || fail "no clear line: $(cat "$WORK/error")"
+chown "$nobody" "$own"
+chmod 777 "$own"
+as_nobody "$WORK/lacuna" info "$WORK/stranger" 2>"$WORK/error" && fail "a directory that all write to is trusted"
+grep -q "gives others access" "$WORK/error" || fail "no clear line: $(cat "$WORK/error")"
+rmdir "$own"
+
+# check right after umount(8), which does not wait for the store to be closed.
+for round in $(seq 15); do
+    mount_store
+    head -c 2M /dev/urandom >"$mnt/file$round"
+    umount "$mnt"
+    "$LACUNA" check "$store" >"$WORK/check" 2>&1 || fail "round $round: $(cat "$WORK/check")"
+done
+
+# A mount whose process was killed is called dead, with the way out.
+mount_store
+kill_daemon
+"$LACUNA" mount "$store" "$mnt" 2>"$WORK/error" && fail "mounted over a dead mount"
+grep -q "dead mount.*lacuna umount $mnt" "$WORK/error" || fail "no clear line: $(cat "$WORK/error")"
+"$LACUNA" umount "$mnt" || fail "a dead mount cannot be cleared"
+check_store
+echo "protect: passed"
