@@ -58,6 +58,12 @@ const SEEK_HOLE: i32 = 4;
 /// Extended attributes that only privileged programs see.
 const TRUSTED: &[u8] = b"trusted.";
 
+/// The extended attribute that is an access control list, part of whose entries are the mode's.
+const ACL: &[u8] = b"system.posix_acl_access";
+
+/// The bit of a mode.
+const SET_GID: u32 = 0o2000;
+
 /// How long a request that finds no space waits for removed inodes to be forgotten (invariant 3). The kernel has queued
 /// the forgets by then.
 const FORGET_WAIT: Duration = Duration::from_millis(200);
@@ -501,8 +507,8 @@ impl Service {
         Ok(bytes)
     }
 
-    /// The bytes that the kernel must drop from its cache after a write, and before its caller hears of it. A write from
-    /// the page cache is in there already.
+    /// The bytes that the kernel must drop from its cache after a write, and before its caller hears of it. A write
+    /// from the page cache is in there already.
     pub fn made_stale(&self, number: u64, request: &WriteRequest<'_>) -> Option<Range<u64>> {
         let is_direct = request.is_direct && !request.from_cache;
         let is_stale = is_direct && Self::ino(number).is_ok_and(|ino| self.open_files.is_cached(ino));
@@ -629,11 +635,36 @@ impl Service {
     }
 
     /// Sets an extended attribute.
-    pub fn setxattr(&self, number: u64, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
+    pub fn setxattr(
+        &self,
+        number: u64,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+        caller: Caller,
+    ) -> Result<()> {
         let _timer = self.latencies.time(Kind::Change);
         no_label(name)?;
         let ino = Self::ino(number)?;
+        if name == ACL {
+            self.checked("setxattr", number, self.drop_set_group_id(ino, caller))?;
+        }
         self.checked("setxattr", number, self.with_room(|| self.posix.setxattr(ino, name, value, mode)))
+    }
+
+    /// Takes set-group-id from what is no directory, unless the caller is root or in its group, before its access
+    /// control list is set. The kernel leaves that to the file system.
+    fn drop_set_group_id(&self, ino: Ino, caller: Caller) -> lacuna_nvmfs::Result<()> {
+        if caller.uid == 0 {
+            return Ok(());
+        }
+        let attr = self.posix.getattr(ino)?;
+        let perm = u32::from(attr.perm);
+        if attr.kind == FileKind::Directory || attr.gid == caller.gid || perm & SET_GID == 0 {
+            return Ok(());
+        }
+        let without = SetAttr { mode: Some(perm & !SET_GID), ..SetAttr::default() };
+        self.with_room(|| self.posix.setattr(ino, &without)).map(drop)
     }
 
     /// Removes an extended attribute.

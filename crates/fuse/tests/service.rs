@@ -154,7 +154,7 @@ fn with_sync_every_change_is_durable_when_it_is_answered() {
         ("unlink", &|| service.unlink(ROOT, b"moved")),
         ("rmdir", &|| service.rmdir(ROOT, b"d")),
         ("fallocate", &|| service.fallocate(file, 0, 512, 3, caller)),
-        ("setxattr", &|| service.setxattr(file, b"user.a", b"b", XattrMode::Set)),
+        ("setxattr", &|| service.setxattr(file, b"user.a", b"b", XattrMode::Set, Caller::default())),
         ("removexattr", &|| service.removexattr(file, b"user.a")),
     ];
     for (what, change) in changes {
@@ -337,6 +337,7 @@ fn files_of_a_mount_have_no_labels_of_their_own() {
     let file = create(&service, "file");
     let label = b"security.selinux";
     assert_eq!(service.getxattr(file, label), Err(Os::OPNOTSUPP.into()));
-    assert_eq!(service.setxattr(file, label, b"system_u", XattrMode::Set), Err(Os::OPNOTSUPP.into()));
+    let set = service.setxattr(file, label, b"system_u", XattrMode::Set, Caller::default());
+    assert_eq!(set, Err(Os::OPNOTSUPP.into()));
     assert_eq!(service.getxattr(file, b"security.other"), Err(Os::NODATA.into()));
 }

@@ -35,7 +35,7 @@ use crate::{
 const NO_HANDLE: FileHandle = FileHandle(0);
 
 /// Capabilities to request from the kernel, where it offers them.
-const CAPABILITIES: [InitFlags; 10] = [
+const CAPABILITIES: [InitFlags; 11] = [
     InitFlags::FUSE_ASYNC_READ,
     InitFlags::FUSE_ASYNC_DIO,
     InitFlags::FUSE_PARALLEL_DIROPS,
@@ -50,6 +50,8 @@ const CAPABILITIES: [InitFlags; 10] = [
     InitFlags::FUSE_ABORT_ERROR,
     // File handles outlive the kernel's caches, for open_by_handle_at and NFS.
     InitFlags::FUSE_EXPORT_SUPPORT,
+    // The kernel checks access control lists.
+    InitFlags::FUSE_POSIX_ACL,
 ];
 
 /// See the module.
@@ -73,7 +75,8 @@ impl Transport for FuserTransport {
         config.n_threads = Some(options.threads);
         config.clone_fd = true;
         let invalidator = Arc::new(OnceLock::new());
-        let adapter = Adapter { service: Arc::clone(&service), invalidator: Arc::clone(&invalidator) };
+        let adapter =
+            Adapter { service: Arc::clone(&service), invalidator: Arc::clone(&invalidator), masks: false };
         let session = fuser::Session::new(adapter, dir, &config)?;
         let notifier = session.notifier();
         let started = Invalidator::start(move |number, bytes| {
@@ -122,6 +125,9 @@ struct Adapter {
     service: Arc<Service>,
     /// Set before the first request is served.
     invalidator: Arc<OnceLock<Invalidator>>,
+    /// The umask is applied here, because a default access control list takes its place; otherwise the kernel has
+    /// applied it.
+    masks: bool,
 }
 
 thread_local! {
@@ -151,6 +157,11 @@ impl Adapter {
         }
     }
 
+    /// The caller of a request that makes something.
+    fn maker(&self, request: &Request, umask: u32) -> Caller {
+        Caller { umask: if self.masks { umask } else { 0 }, ..caller(request) }
+    }
+
     fn entry(&self, result: Result<Attr, Errno>, reply: ReplyEntry) {
         match result {
             Ok(attr) => reply.entry(&ttl(&attr), &self.attr(&attr), generation(&attr)),
@@ -176,6 +187,7 @@ impl Filesystem for Adapter {
                 log::info!("this kernel's FUSE lacks {capability:?}");
             }
         }
+        self.masks = config.add_capabilities(InitFlags::FUSE_DONT_MASK).is_ok();
         // Both err only on 0 and beyond fuser's own limits.
         let _ = config.set_max_write(REQUEST_BYTES_MAX);
         let _ = config.set_max_background(BACKGROUND_MAX);
@@ -242,15 +254,25 @@ impl Filesystem for Adapter {
         parent: INodeNo,
         name: &OsStr,
         mode: u32,
-        _: u32,
+        umask: u32,
         rdev: u32,
         reply: ReplyEntry,
     ) {
-        self.entry(self.service.mknod(parent.0, name.as_bytes(), mode, rdev, caller(request)), reply);
+        let maker = self.maker(request, umask);
+        self.entry(self.service.mknod(parent.0, name.as_bytes(), mode, rdev, maker), reply);
     }
 
-    fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _: u32, reply: ReplyEntry) {
-        self.entry(self.service.mkdir(parent.0, name.as_bytes(), mode, caller(request)), reply);
+    fn mkdir(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        reply: ReplyEntry,
+    ) {
+        let maker = self.maker(request, umask);
+        self.entry(self.service.mkdir(parent.0, name.as_bytes(), mode, maker), reply);
     }
 
     fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -309,11 +331,11 @@ impl Filesystem for Adapter {
         parent: INodeNo,
         name: &OsStr,
         mode: u32,
-        _: u32,
+        umask: u32,
         flags: i32,
         reply: ReplyCreate,
     ) {
-        match self.service.create(parent.0, name.as_bytes(), mode, caller(request)) {
+        match self.service.create(parent.0, name.as_bytes(), mode, self.maker(request, umask)) {
             Ok(attr) => {
                 let opening = self.service.opening(Service::number(attr.ino), flags);
                 let (handle, flags) = opened(opening, flags);
@@ -464,7 +486,7 @@ impl Filesystem for Adapter {
 
     fn setxattr(
         &self,
-        _: &Request,
+        request: &Request,
         ino: INodeNo,
         name: &OsStr,
         value: &[u8],
@@ -478,7 +500,7 @@ impl Filesystem for Adapter {
             2 => XattrMode::Replace,
             _ => return reply.error(fuser::Errno::EINVAL),
         };
-        empty(self.service.setxattr(ino.0, name.as_bytes(), value, mode), reply);
+        empty(self.service.setxattr(ino.0, name.as_bytes(), value, mode, caller(request)), reply);
     }
 
     fn getxattr(&self, _: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {

@@ -52,9 +52,12 @@ const CAPABILITIES: u64 = init::ASYNC_READ
     // An abort is distinguished from an unmount.
     | init::ABORT_ERROR
     // File handles outlive the kernel's caches, for open_by_handle_at and NFS.
-    | init::EXPORT_SUPPORT;
-/// Capabilities that the kernel must offer.
-const NEEDED: u64 = init::MAX_PAGES | init::INIT_EXT | init::OVER_IO_URING;
+    | init::EXPORT_SUPPORT
+    // The kernel checks access control lists.
+    | init::POSIX_ACL;
+/// Capabilities that the kernel must offer. All but the last are older than it: the umask is left to us, because a
+/// default access control list takes its place.
+const NEEDED: u64 = init::MAX_PAGES | init::INIT_EXT | init::DONT_MASK | init::OVER_IO_URING;
 
 /// Has the kernel drop the pages of a file in this range.
 pub(super) fn drop_pages(device: &File, number: u64, bytes: Range<u64>) -> io::Result<()> {
@@ -247,6 +250,7 @@ mod tests {
             offer(8, 0, u64::MAX),
             offer(7, 45, !init::OVER_IO_URING),
             offer(7, 45, !init::MAX_PAGES),
+            offer(7, 45, !init::DONT_MASK),
         ] {
             assert_eq!(agree(&refused), None, "{refused:?}");
         }

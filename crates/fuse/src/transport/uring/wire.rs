@@ -56,10 +56,12 @@ pub(super) mod init {
     pub(crate) const ASYNC_READ: u64 = 1 << 0;
     pub(crate) const EXPORT_SUPPORT: u64 = 1 << 4;
     pub(crate) const BIG_WRITES: u64 = 1 << 5;
+    pub(crate) const DONT_MASK: u64 = 1 << 6;
     pub(crate) const DO_READDIRPLUS: u64 = 1 << 13;
     pub(crate) const READDIRPLUS_AUTO: u64 = 1 << 14;
     pub(crate) const ASYNC_DIO: u64 = 1 << 15;
     pub(crate) const PARALLEL_DIROPS: u64 = 1 << 18;
+    pub(crate) const POSIX_ACL: u64 = 1 << 20;
     pub(crate) const ABORT_ERROR: u64 = 1 << 21;
     pub(crate) const MAX_PAGES: u64 = 1 << 22;
     pub(crate) const CACHE_SYMLINKS: u64 = 1 << 23;
@@ -129,13 +131,13 @@ structures! {
         atimensec: u32, mtimensec: u32, ctimensec: u32, mode: u32, _unused4: u32, uid: u32, gid: u32,
         _unused5: u32,
     }
-    MknodIn: 16 { mode: u32, rdev: u32, _umask: u32, _padding: u32, }
-    MkdirIn: 8 { mode: u32, _umask: u32, }
+    MknodIn: 16 { mode: u32, rdev: u32, umask: u32, _padding: u32, }
+    MkdirIn: 8 { mode: u32, umask: u32, }
     RenameIn: 8 { newdir: u64, }
     Rename2In: 16 { newdir: u64, flags: u32, _padding: u32, }
     LinkIn: 8 { oldnodeid: u64, }
     OpenIn: 8 { flags: i32, _open_flags: u32, }
-    CreateIn: 16 { flags: i32, mode: u32, _umask: u32, _open_flags: u32, }
+    CreateIn: 16 { flags: i32, mode: u32, umask: u32, _open_flags: u32, }
     ReadIn: 40 {
         _fh: u64, offset: u64, size: u32, _read_flags: u32, _lock_owner: u64, _flags: u32, _padding: u32,
     }

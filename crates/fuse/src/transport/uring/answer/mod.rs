@@ -54,14 +54,18 @@ impl Answer<'_, '_> {
             Operation::SetAttr(changes) => self.attributes(service.setattr(ino, &changes)),
             Operation::ReadLink => self.reply.bytes(&service.readlink(ino)?),
             Operation::Symlink { name, target } => self.entry(service.symlink(ino, name, target, caller)),
-            Operation::Mknod { name, mode, rdev } => self.entry(service.mknod(ino, name, mode, rdev, caller)),
-            Operation::Mkdir { name, mode } => self.entry(service.mkdir(ino, name, mode, caller)),
+            Operation::Mknod { name, mode, umask, rdev } => {
+                self.entry(service.mknod(ino, name, mode, rdev, Caller { umask, ..caller }))
+            }
+            Operation::Mkdir { name, mode, umask } => {
+                self.entry(service.mkdir(ino, name, mode, Caller { umask, ..caller }))
+            }
             Operation::Unlink { name } => service.unlink(ino, name),
             Operation::Rmdir { name } => service.rmdir(ino, name),
             Operation::Rename { name, to, mode } => service.rename((ino, name), to, mode),
             Operation::Link { ino: linked, name } => self.entry(service.link(linked, ino, name)),
-            Operation::Create { name, mode, flags } => {
-                let made = service.create(ino, name, mode, caller)?;
+            Operation::Create { name, mode, umask, flags } => {
+                let made = service.create(ino, name, mode, Caller { umask, ..caller })?;
                 self.entry(Ok(made))?;
                 let opening = service.opening(Service::number(made.ino), flags);
                 self.reply.put(&reply::opened(opening, flags))
@@ -104,7 +108,7 @@ impl Answer<'_, '_> {
                 self.written(service.copy_range((ino, from_offset), to, len, caller)?)
             }
             Operation::Fsync { data_only } => service.fsync(ino, data_only),
-            Operation::SetXattr { name, value, mode } => service.setxattr(ino, name, value, mode),
+            Operation::SetXattr { name, value, mode } => service.setxattr(ino, name, value, mode, caller),
             Operation::GetXattr { name, len } => self.reply.sized(&service.getxattr(ino, name)?, len),
             Operation::ListXattr { len } => self.reply.sized(&service.listxattr(ino, caller)?, len),
             Operation::RemoveXattr { name } => service.removexattr(ino, name),

@@ -27,15 +27,15 @@ pub(super) enum Operation<'a> {
     SetAttr(SetAttr),
     ReadLink,
     Symlink { name: &'a [u8], target: &'a [u8] },
-    Mknod { name: &'a [u8], mode: u32, rdev: u32 },
-    Mkdir { name: &'a [u8], mode: u32 },
+    Mknod { name: &'a [u8], mode: u32, umask: u32, rdev: u32 },
+    Mkdir { name: &'a [u8], mode: u32, umask: u32 },
     Unlink { name: &'a [u8] },
     Rmdir { name: &'a [u8] },
     Rename { name: &'a [u8], to: (u64, &'a [u8]), mode: Rename },
     Link { ino: u64, name: &'a [u8] },
     Open { flags: i32 },
     OpenDir,
-    Create { name: &'a [u8], mode: u32, flags: i32 },
+    Create { name: &'a [u8], mode: u32, umask: u32, flags: i32 },
     Read { offset: u64, len: u32 },
     Write(WriteRequest<'a>),
     ReadDir { cursor: u64, len: u32 },
@@ -100,12 +100,12 @@ impl<'a> Operation<'a> {
                 Operation::Symlink { name, target }
             }
             opcode::MKNOD => {
-                let wire::MknodIn { mode, rdev, .. } = read(argument)?;
-                Operation::Mknod { name: name(payload)?, mode, rdev }
+                let wire::MknodIn { mode, umask, rdev, .. } = read(argument)?;
+                Operation::Mknod { name: name(payload)?, mode, umask, rdev }
             }
             opcode::MKDIR => {
-                let wire::MkdirIn { mode, .. } = read(argument)?;
-                Operation::Mkdir { name: name(payload)?, mode }
+                let wire::MkdirIn { mode, umask } = read(argument)?;
+                Operation::Mkdir { name: name(payload)?, mode, umask }
             }
             opcode::UNLINK => Operation::Unlink { name: name(payload)? },
             opcode::RMDIR => Operation::Rmdir { name: name(payload)? },
@@ -120,8 +120,8 @@ impl<'a> Operation<'a> {
             opcode::OPEN => Operation::Open { flags: read::<wire::OpenIn>(argument)?.flags },
             opcode::OPENDIR => Operation::OpenDir,
             opcode::CREATE => {
-                let wire::CreateIn { flags, mode, .. } = read(argument)?;
-                Operation::Create { name: name(payload)?, mode, flags }
+                let wire::CreateIn { flags, mode, umask, .. } = read(argument)?;
+                Operation::Create { name: name(payload)?, mode, umask, flags }
             }
             opcode::STATFS => Operation::StatFs,
             opcode::RELEASE => Operation::Release { handle: read::<wire::ReleaseIn>(argument)?.fh },

@@ -17,15 +17,15 @@ fn of_names() -> Vec<Row> {
         (opcode::SYMLINK, vec![], b"a\0b\0", "Symlink { name: [97], target: [98] }"),
         (
             opcode::MKNOD,
-            bytes(&wire::MknodIn { mode: 1, rdev: 2, ..Default::default() }),
+            bytes(&wire::MknodIn { mode: 1, rdev: 2, umask: 3, ..Default::default() }),
             b"a\0",
-            "Mknod { name: [97], mode: 1, rdev: 2 }",
+            "Mknod { name: [97], mode: 1, umask: 3, rdev: 2 }",
         ),
         (
             opcode::MKDIR,
-            bytes(&wire::MkdirIn { mode: 1, _umask: 2 }),
+            bytes(&wire::MkdirIn { mode: 1, umask: 2 }),
             b"a\0",
-            "Mkdir { name: [97], mode: 1 }",
+            "Mkdir { name: [97], mode: 1, umask: 2 }",
         ),
         (opcode::UNLINK, vec![], b"a\0", "Unlink { name: [97] }"),
         (opcode::RMDIR, vec![], b"a\0", "Rmdir { name: [97] }"),
@@ -45,9 +45,9 @@ fn of_names() -> Vec<Row> {
         (opcode::OPEN, bytes(&wire::OpenIn { flags: 5, _open_flags: 0 }), b"", "Open { flags: 5 }"),
         (
             opcode::CREATE,
-            bytes(&wire::CreateIn { flags: 5, mode: 6, ..Default::default() }),
+            bytes(&wire::CreateIn { flags: 5, mode: 6, umask: 7, ..Default::default() }),
             b"a\0",
-            "Create { name: [97], mode: 6, flags: 5 }",
+            "Create { name: [97], mode: 6, umask: 7, flags: 5 }",
         ),
     ]
 }
