@@ -6,7 +6,6 @@ use crate::{
     Result,
     log::{Claim, Log},
     maintenance::Maintenance,
-    sync::atomic::{AtomicBool, Ordering},
 };
 
 /// Bytes of untouched segments that are made ready together and kept ready; at least one segment.
@@ -93,20 +92,5 @@ impl Maintenance {
             let _ = self.volume.device().discard(self.volume.offset(run[0], 0), bytes);
         }
         self.journal.lock().free_mut().are_untouched();
-    }
-}
-
-/// State about the host.
-#[derive(Debug, Default)]
-pub(crate) struct Host(AtomicBool);
-
-impl Host {
-    /// It had no space.
-    fn give_up(&self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-
-    fn gave_up(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
     }
 }
