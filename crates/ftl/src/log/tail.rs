@@ -24,8 +24,7 @@ use std::{collections::VecDeque, ops::Range, sync::Arc};
 use lacuna_device::{Blank, Filled};
 
 use crate::{
-    addr::SegNo,
-    log::buffers::Buffers,
+    log::buffers::{Buffers, PIECE_BYTES_MAX},
     mutant::{Rule, is_broken},
     sync::{
         OnceLock,
@@ -34,10 +33,9 @@ use crate::{
 };
 
 /// Bytes that are collected before they are written without being asked for.
+///
+/// [`PIECE_BYTES_MAX`] while as many are in flight to the device.
 const PIECE_BYTES: usize = 256 << 10;
-
-/// The same while as many are in flight to the device.
-pub(crate) const PIECE_BYTES_MAX: usize = 1 << 20;
 
 /// A frozen part of the segment, to be written to the device.
 pub(crate) struct Piece {
@@ -342,38 +340,6 @@ impl Tail {
             part.cell.get().map(|bytes| bytes.slice(within))
         };
         overlapping.map(cut).collect()
-    }
-}
-
-/// Tails by segment: each write looks its own up several times.
-pub(crate) struct Tails(Vec<Option<Box<Tail>>>);
-
-impl Tails {
-    /// None, for a store of `segments` segments.
-    pub(crate) fn new(segments: usize) -> Tails {
-        Tails((0..segments).map(|_| None).collect())
-    }
-
-    /// The store has `segments` segments now.
-    pub(crate) fn grow(&mut self, segments: usize) {
-        self.0.resize_with(segments, || None);
-    }
-
-    pub(crate) fn get(&self, segment: SegNo) -> Option<&Tail> {
-        self.0[segment.0 as usize].as_deref()
-    }
-
-    /// The tail of a segment that has one: it is open, or not all of it is on the device.
-    pub(crate) fn of(&mut self, segment: SegNo) -> &mut Tail {
-        self.0[segment.0 as usize].as_mut().expect("a tail stays until it is written")
-    }
-
-    pub(crate) fn insert(&mut self, segment: SegNo, tail: Tail) {
-        self.0[segment.0 as usize] = Some(Box::new(tail));
-    }
-
-    pub(crate) fn remove(&mut self, segment: SegNo) {
-        self.0[segment.0 as usize] = None;
     }
 }
 
