@@ -355,7 +355,6 @@ mod tests {
             segments: 4,
             segment_bytes: segment_bytes as usize,
             block_bytes: 4096,
-            reserve_percent: 7,
         }))
     }
 
