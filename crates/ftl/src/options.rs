@@ -115,9 +115,6 @@ impl FromStr for Footprint {
 /// How [`crate::Ftl::open`] runs a store. None of it is stored.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Percent of the capacity kept out of use so that garbage collection stays cheap; at least a
-    /// few segments are kept in any case.
-    pub reserve_percent: u8,
     /// Never write to the device, not even to make a recovery permanent.
     pub read_only: bool,
     /// How much of the device to use.
@@ -141,7 +138,6 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Options {
         Options {
-            reserve_percent: 7,
             read_only: false,
             footprint: Footprint::Auto,
             background: false,

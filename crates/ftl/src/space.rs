@@ -19,6 +19,8 @@ use crate::{
 /// [`crate::Ftl::batch_bytes_max`].
 pub const BATCH_BYTES_MAX: u64 = 24 << 20;
 
+/// Percent of the capacity kept out of use so that collection stays cheap; a few segments are kept in any case.
+const RESERVE_PERCENT: u64 = 7;
 /// Segments that writers leave to collection (invariant 2 of [`crate::log::reserve`]).
 pub(crate) const GC_SEGMENTS: usize = 2;
 /// Segments that collection has, at least, when a store was opened (invariant 4 there).
@@ -47,7 +49,6 @@ pub(crate) struct Space {
     pub(crate) segments: usize,
     pub(crate) segment_bytes: usize,
     pub(crate) block_bytes: usize,
-    pub(crate) reserve_percent: u8,
 }
 
 /// Live bytes at which batches are refused.
@@ -119,12 +120,7 @@ impl Space {
 
     /// Segments that may hold leaves and checkpoints when one of `weight` is done.
     pub(crate) fn map_segments_max(&self, weight: u64) -> usize {
-        Space::map_segments_beside(self.checkpoint_segments(weight))
-    }
-
-    /// The same, from what a whole checkpoint needs.
-    fn map_segments_beside(whole: usize) -> usize {
-        whole + 1
+        self.checkpoint_segments(weight) + 1
     }
 
     /// Whether a checkpoint's root can name as many records as the index of a store of this size may
@@ -140,8 +136,7 @@ impl Space {
     /// and checkpoints, of which the one being written has taken `taken`.
     pub(crate) fn checkpoint_reserve(&self, weight: u64, in_use: usize, taken: usize) -> usize {
         let whole = self.checkpoint_segments(weight);
-        let both = whole + Space::map_segments_beside(whole);
-        whole.saturating_sub(taken).max(both.saturating_sub(in_use))
+        whole.saturating_sub(taken).max((2 * whole + 1).saturating_sub(in_use))
     }
 
     /// How many more segments must be free before a batch may be applied that takes `fresh` segments, when
@@ -196,7 +191,7 @@ impl Space {
         let usable = self.usable_bytes() as u64;
         let data = self.segments.saturating_sub(self.fixed_segments() + damaged) as u64;
         let hard = data * usable / 100 * 97;
-        let kept = (self.segments as u64 - 1) * usable / 100 * u64::from(100 - self.reserve_percent.min(90));
+        let kept = (self.segments as u64 - 1) * usable / 100 * (100 - RESERVE_PERCENT);
         (data >= 4).then(|| Limits { grow: kept.min(hard / 100 * 97), hard })
     }
 
@@ -240,7 +235,7 @@ mod tests {
     use super::*;
 
     fn space(segments: usize, segment_bytes: usize) -> Space {
-        Space { segments, segment_bytes, block_bytes: 512, reserve_percent: 7 }
+        Space { segments, segment_bytes, block_bytes: 512 }
     }
 
     #[test]

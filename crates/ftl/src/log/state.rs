@@ -93,8 +93,6 @@ pub(crate) struct Log {
     pub(super) footprint: Footprint,
     /// Segments beyond which writers pay for what they add (`footprint`).
     pub(super) limit: usize,
-    /// The segment that is being collected; only the holder of the maintenance lock changes it.
-    victim: Option<SegNo>,
     /// About how many dead segments wait for nothing but a flush. Only a hint: segments also die unnoticed.
     pending_free: usize,
     /// Changed only with the maintenance lock held.
@@ -126,7 +124,6 @@ impl Log {
             live_cost: recovered.live_cost,
             footprint: recovered.footprint,
             limit: space.segments,
-            victim: None,
             pending_free: 0,
             restoring: Restoring::No,
             mean_batch: MeanBatch::default(),
@@ -234,7 +231,6 @@ impl Log {
             segment.0
         );
         self.segments.give_back(segment);
-        self.victim = self.victim.filter(|victim| *victim != segment);
         self.pending_free = self.pending_free.saturating_sub(1);
         self.summary_cache.forget(segment);
     }
@@ -242,15 +238,6 @@ impl Log {
     /// Puts a segment out of use that is no longer needed, or that may only be read.
     pub(crate) fn put_out_of_use(&mut self, segment: SegNo) {
         self.segments.put_out_of_use(segment);
-    }
-
-    /// The segment that is being collected.
-    pub(crate) fn victim(&self) -> Option<SegNo> {
-        self.victim
-    }
-
-    pub(crate) fn set_victim(&mut self, victim: Option<SegNo>) {
-        self.victim = victim;
     }
 
     /// About how many dead segments wait for nothing but a flush.

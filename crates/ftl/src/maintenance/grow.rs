@@ -42,7 +42,7 @@ impl Maintenance {
         let (capacity_bytes, sequence) = (geometry.capacity_bytes, now.sequence + 1);
         let next = Superblock { capacity_bytes, sequence, ..now.clone() };
         let before = self.volume.space();
-        let after = superblock::space(&next, before.reserve_percent);
+        let after = superblock::space(&next);
         if after.segments <= before.segments {
             return Ok(now.capacity_bytes);
         }

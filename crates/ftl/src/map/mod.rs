@@ -24,6 +24,7 @@ mod group;
 mod keys;
 mod leaf;
 mod recount;
+mod row;
 mod shared;
 mod slot;
 #[cfg(test)]
@@ -33,7 +34,8 @@ mod tree;
 pub(crate) use crate::format::Live;
 #[cfg(feature = "bench")]
 pub(crate) use extents::Snapshot;
-pub(crate) use extents::{Absent, LeafRef, Map, Residence};
+pub(crate) use extents::{LeafRef, Map};
 pub(crate) use leaf::Leaf;
 pub(crate) use recount::Recount;
+pub(crate) use row::Absent;
 pub(crate) use shared::SharedMap;

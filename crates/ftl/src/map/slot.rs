@@ -8,7 +8,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::{Live, Residence, leaf::Leaf};
+use super::{Live, leaf::Leaf};
 use crate::{
     addr::GRAIN,
     format::{Extent, LeafAddr},
@@ -107,6 +107,19 @@ impl Slot {
 /// Bytes that a leaf takes in its segment.
 fn stored_bytes(place: LeafAddr) -> u64 {
     usize::from(place.bytes).next_multiple_of(GRAIN) as u64
+}
+
+/// How many leaves a map has, and the memory they take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Residence {
+    pub(crate) leaves: u64,
+    pub(crate) resident: u64,
+    /// Memory in bytes, without inner nodes.
+    pub(crate) resident_memory: u64,
+    pub(crate) dirty: u64,
+    pub(crate) dirty_memory: u64,
+    /// As long as they will be on the device.
+    pub(crate) dirty_bytes: u64,
 }
 
 /// Counters beside the tree's own sums.

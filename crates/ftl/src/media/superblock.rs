@@ -50,7 +50,7 @@ pub(crate) fn format(device: &dyn BlockDevice, options: &FormatOptions) -> Resul
         root: None,
     };
     let segments = geometry.capacity_bytes / u64::from(segment_bytes);
-    let space = space(&superblock, 0);
+    let space = space(&superblock);
     if segments < SEGMENTS_MIN || space.limits(0).is_none() {
         let bytes_min = SEGMENTS_MIN * u64::from(segment_bytes);
         return Err(refuse(format!("{} bytes are too few; at least {bytes_min}", geometry.capacity_bytes)));
@@ -197,11 +197,10 @@ pub(crate) fn settle(device: &dyn BlockDevice) -> Result<()> {
 }
 
 /// Sizes of a store.
-pub(crate) fn space(superblock: &Superblock, reserve_percent: u8) -> Space {
+pub(crate) fn space(superblock: &Superblock) -> Space {
     Space {
         segments: (superblock.capacity_bytes / u64::from(superblock.segment_bytes)) as usize,
         segment_bytes: superblock.segment_bytes as usize,
         block_bytes: superblock.block_bytes as usize,
-        reserve_percent,
     }
 }
