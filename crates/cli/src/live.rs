@@ -7,9 +7,9 @@ use lacuna_fuse::{Service, innodb::NoTrim};
 use lacuna_nvmfs::{CheckDepth, Nvmfs};
 use serde_json::{Value, json};
 
-use crate::control::Answerer;
+use crate::{control::Answerer, grow};
 
-/// Answers `ping`, `info`, `check` and `metrics`.
+/// Answers `ping`, `info`, `check`, `metrics` and `grow SIZE`.
 pub(crate) fn answerer(store: String, service: &Arc<Service>, read_only: bool) -> Arc<Answerer> {
     // Weak, so that a client that asks for long does not keep the store open.
     let service = Arc::downgrade(service);
@@ -20,7 +20,10 @@ pub(crate) fn answerer(store: String, service: &Arc<Service>, read_only: bool) -
             "info" => Ok(info(&store, &service, read_only).to_string()),
             "check" => check(service.fs()),
             "metrics" => Ok(metrics(&service)),
-            _ => Err(format!("no such question: {question}")),
+            _ => match question.strip_prefix("grow ") {
+                Some(size) => grow::answer(service.fs(), size),
+                None => Err(format!("no such question: {question}")),
+            },
         }
     })
 }
@@ -33,6 +36,8 @@ pub(crate) fn store_info(store: &str, fs: &Nvmfs) -> Value {
         "allocated_bytes": stats.allocated_bytes,
         "store_bytes": stats.store_bytes,
         "capacity_bytes": stats.capacity_bytes,
+        // What it has, if the device cannot be measured.
+        "capacity_max_bytes": fs.ftl().capacity_max().unwrap_or(stats.capacity_bytes),
         "segment_bytes": stats.segment_bytes,
         "segments": stats.segments,
         "free_segments": stats.free_segments,

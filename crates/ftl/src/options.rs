@@ -225,7 +225,7 @@ pub struct StreamStats {
 /// State and traffic of a store. Traffic counts from open.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Stats {
-    /// Size of the device in bytes.
+    /// Size of the store in bytes; its device may be larger, see [`crate::Ftl::capacity_max`].
     pub capacity_bytes: u64,
     /// Size of a segment in bytes.
     pub segment_bytes: u64,

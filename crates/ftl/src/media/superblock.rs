@@ -31,7 +31,7 @@ use crate::{
 /// Bytes at the start and at the end of a device in which `format` looks for data it would destroy: file systems,
 /// partition tables and the like have their signatures there.
 const LOOK_START_BYTES: u64 = 1 << 20;
-const LOOK_END_BYTES: u64 = 64 << 10;
+const LOOK_END_BYTES: u64 = 128 << 10;
 
 /// Segments of the smallest store.
 const SEGMENTS_MIN: u64 = 24;
