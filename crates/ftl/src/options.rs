@@ -41,6 +41,8 @@ pub struct FormatOptions {
     /// Segment size in bytes, a power of two from 64 KiB to 256 MiB; by default a 4096th of the
     /// capacity, at least 1 MiB and at most 64 MiB.
     pub segment_bytes: Option<u32>,
+    /// Size of the store in bytes, a multiple of 4096; by default all of the device.
+    pub capacity_bytes: Option<u64>,
     /// Overwrite whatever the device holds.
     pub force: bool,
     /// Identity of the store; by default random.
@@ -219,7 +221,7 @@ pub struct StreamStats {
 /// State and traffic of a store. Traffic counts from open.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Stats {
-    /// Size of the device in bytes.
+    /// Size of the store in bytes; its device may be larger, see [`crate::Ftl::capacity_max`].
     pub capacity_bytes: u64,
     /// Size of a segment in bytes.
     pub segment_bytes: u64,

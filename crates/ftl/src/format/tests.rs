@@ -23,6 +23,7 @@ fn superblock() -> Superblock {
         epoch: 3,
         flushed_seq: Seq(77),
         root: Some(RootRef { segment: SegNo(9), generation: 12, offset: 4096, bytes: 200 }),
+        copy_segment: Some(SegNo(32)),
     }
 }
 
@@ -509,7 +510,7 @@ fn the_prose_agrees_with_the_code() {
     let prose = include_str!("../../../../docs/FORMAT.md");
     let tables = [
         rows!(SuperblockRaw: magic version crc features uuid capacity_bytes segment_bytes block_bytes sequence
-            epoch flushed_seq root_generation root_segment root_offset root_bytes reserved),
+            epoch flushed_seq root_generation root_segment root_offset root_bytes copy_segment reserved),
         rows!(SegmentHeaderRaw: magic crc version kind class segment generation epoch opened_seq flushed_seq
             flushed_move reserved_b),
         rows!(RecordHeaderRaw: magic crc kind flags space segment generation epoch seq flushed_seq part offset

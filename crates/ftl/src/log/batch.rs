@@ -301,7 +301,13 @@ const _: () =
 mod tests {
     use super::*;
 
-    const SPACE: Space = Space { segments: 64, segment_bytes: 64 << 10, block_bytes: 512 };
+    const SPACE: Space = Space {
+        segments: 64,
+        segment_bytes: 64 << 10,
+        block_bytes: 512,
+        block_bytes_max: 512,
+        superblock_segments: 1,
+    };
 
     /// Behind `at`, nothing in the summary yet.
     fn room(at: usize) -> SpaceLeft {

@@ -355,6 +355,8 @@ mod tests {
             segments: 4,
             segment_bytes: segment_bytes as usize,
             block_bytes: 4096,
+            block_bytes_max: 4096,
+            superblock_segments: 1,
         }))
     }
 

@@ -41,7 +41,7 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: &Options, losses: &Los
     if !options.read_only {
         device.sync()?;
     }
-    let superblock = superblock::load(&*device)?;
+    let superblock = superblock::load(&*device, !options.read_only)?;
     let volume = Volume::new(device, &superblock, options);
     let space = volume.space();
     if space.limits(0).is_none() {
@@ -51,6 +51,11 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: &Options, losses: &Los
     let checkpoint::Loaded { mut map, root, segments: mut root_segments, out_of_use } =
         checkpoint::load(&volume, &superblock)?;
     let mut headers = read_headers(&volume)?;
+    let copy = superblock.copy_segment;
+    headers.unreadable.retain(|segment| Some(*segment) != copy);
+    if copy.is_some_and(|copy| map.live(copy).extents > 0) {
+        return Err(volume.corrupt("checkpoint index", 0, "it maps data into the superblock's copy"));
+    }
     let mut retained = RetainedSummaries::read(&volume, &superblock, &headers.found, losses)?;
     let is_known =
         |segment: SegNo| out_of_use[segment.0 as usize] || root_segments.binary_search(&segment).is_ok();
@@ -69,14 +74,15 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: &Options, losses: &Los
     let (mut outcome, sources) = judge(&volume, &unknown, &map, replayed, losses)?;
     outcome.resync.join(retained.resync);
     if !options.read_only {
-        outcome.resync.settle(&volume)?;
+        outcome.resync.settle(&volume, &superblock)?;
     }
     root_segments.extend(&retained.segments);
     root_segments.sort_unstable();
     root_segments.dedup();
     let in_place = sources.iter().filter(|source| source.retained_records.is_none());
     let replayed = in_place.map(|source| source.life.segment).collect();
-    let state = States { root_segments: &root_segments, lost_headers: &lost_headers, replayed, map: &map };
+    let state =
+        States { copy, root_segments: &root_segments, lost_headers: &lost_headers, replayed, map: &map };
     let segments: Vec<Segment> =
         (0..).map(SegNo).zip(&headers).map(|(no, header)| segment(state.of(no), header)).collect();
     let seen = headers.iter().flatten();
@@ -103,6 +109,7 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: &Options, losses: &Los
 
 /// The evidence that decides the states of segments.
 struct States<'a> {
+    copy: Option<SegNo>,
     /// Sorted, as the next.
     root_segments: &'a [SegNo],
     lost_headers: &'a [SegNo],
@@ -112,7 +119,7 @@ struct States<'a> {
 
 impl States<'_> {
     fn of(&self, segment: SegNo) -> State {
-        if segment.0 == 0 {
+        if segment.0 == 0 || Some(segment) == self.copy {
             State::Superblock
         } else if self.root_segments.binary_search(&segment).is_ok() {
             State::Checkpoint
