@@ -7,7 +7,7 @@ use zerocopy::{
     little_endian::{U32, U64},
 };
 
-use super::{Flaw, seal};
+use super::{Flaw, check_counters, seal};
 use crate::{
     SECTOR,
     addr::{SegNo, Seq},
@@ -129,6 +129,8 @@ impl SuperblockRaw {
         if !block.is_power_of_two() || (block as usize) < SECTOR || block > BLOCK_BYTES_MAX {
             return Err("bad block size");
         }
+        check_counters(&[self.sequence.get(), self.epoch.get(), self.flushed_seq.get()])?;
+        check_counters(&[self.root_generation.get()])?;
         let segments = self.capacity_bytes.get() / u64::from(segment);
         if segments > u64::from(u32::MAX) {
             return Err("more segments than there are numbers for");

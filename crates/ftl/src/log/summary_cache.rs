@@ -78,7 +78,7 @@ impl Journal {
             lives.iter().zip(&kept).filter(|(_, kept)| kept.is_none()).map(|(life, _)| *life).collect();
         let mut others = read_summaries(&self.volume, &others)?.into_iter();
         let records = lives.iter().zip(kept).map(|(life, kept)| match kept {
-            Some(summary) => records_of(&summary, self.volume.salt(), *life),
+            Some(summary) => records_of(&self.volume, &summary, *life),
             None => others.next().expect("one for each that is not kept"),
         });
         Ok(records.collect())

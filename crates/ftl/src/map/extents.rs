@@ -21,9 +21,11 @@ impl Live {
         self.extents += 1;
     }
 
-    pub(super) fn sub(&mut self, extent: &Extent) {
-        self.bytes = self.bytes.checked_sub(extent.bytes() as u64).expect("invariant 3: bytes below zero");
-        self.extents = self.extents.checked_sub(1).expect("invariant 3: extents below zero");
+    /// What is left without `extent`; nothing if that was not counted.
+    pub(super) fn without(&self, extent: &Extent) -> Option<Live> {
+        let bytes = self.bytes.checked_sub(extent.bytes() as u64)?;
+        let extents = self.extents.checked_sub(1)?;
+        ((bytes == 0) == (extents == 0)).then_some(Live { bytes, extents })
     }
 }
 
@@ -434,6 +436,12 @@ impl Map {
     /// Counters of one segment.
     pub(crate) fn live(&self, segment: SegNo) -> Live {
         self.tally.segments[segment.0 as usize]
+    }
+
+    /// A segment that held more than the counters that came with the checkpoint said, if a change has met one. Leaves
+    /// and counters are both sealed, so somebody forged them. What else lies in that segment is unknown.
+    pub(crate) fn miscounted(&self) -> Option<SegNo> {
+        self.tally.miscounted
     }
 
     /// The store has `segments` segments now.

@@ -151,6 +151,11 @@ pub(crate) fn load(device: &dyn BlockDevice) -> Result<Superblock> {
         let (found, made) = (geometry.capacity_bytes, superblock.capacity_bytes);
         return misfit(format!("truncated: the store was made for {made} bytes, {found} are there"));
     }
+    // As `format` and growing make it. So what opening reads and keeps for each segment is bounded by the segment's size.
+    if !space(&superblock, 0).root_fits() {
+        let (found, segment_bytes) = (superblock.capacity_bytes, superblock.segment_bytes);
+        return misfit(format!("{found} bytes are too many segments of {segment_bytes} bytes for a store"));
+    }
     if !superblock.block_bytes.is_multiple_of(geometry.block_bytes) {
         let (found, made) = (geometry.block_bytes, superblock.block_bytes);
         return misfit(format!("the store was made for blocks of {made} bytes, the device has {found}"));

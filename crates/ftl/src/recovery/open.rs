@@ -8,9 +8,9 @@ use crate::{
     Error, Options, Result, Seq,
     addr::SegNo,
     checkpoint,
-    format::{Marks, SegmentHeader, Superblock},
+    format::{COUNTER_MAX, Marks, SegmentHeader, Superblock},
     log::{Checkpoints, Coverage, Log, Recovered, Segment, State},
-    map::Map,
+    map::{MISCOUNTED, Map},
     media::{
         Volume,
         starts::{Headers, read_headers},
@@ -67,6 +67,10 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: &Options, losses: &Los
     let sources = replay.sources(&root, &headers, &mut retained);
     let replayed = sources.and_then(|sources| Ok((replay.run(&sources, &root, durable, &mut map)?, sources)));
     let (mut outcome, sources) = judge(&volume, &unknown, &map, replayed, losses)?;
+    if let Some(segment) = map.miscounted() {
+        let at = volume.offset(segment, 0);
+        losses.pass(Err(volume.corrupt(&format!("segment {}", segment.0), at, MISCOUNTED)), ())?;
+    }
     outcome.resync.join(retained.resync);
     if !options.read_only {
         outcome.resync.settle(&volume)?;
@@ -84,12 +88,20 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: &Options, losses: &Los
     let epoch = if options.read_only { superblock.epoch } else { epoch_next };
     let generations =
         seen.map(|header| header.generation).chain(sources.iter().map(|source| source.life.generation));
+    let generation_next = (generations.max().unwrap_or(0) + 1).max(root.generation_next);
+    let last = Marks { batches: outcome.last_seq, moves: outcome.last_move };
+    if !options.read_only {
+        check_left(
+            &volume,
+            [superblock.sequence, epoch_next, generation_next, last.batches.0, last.moves.0],
+        )?;
+    }
     let log = Log::new(Recovered {
         space,
         salt: volume.salt(),
         epoch,
-        generation_next: (generations.max().unwrap_or(0) + 1).max(root.generation_next),
-        last: Marks { batches: outcome.last_seq, moves: outcome.last_move },
+        generation_next,
+        last,
         segments,
         checkpoints: Checkpoints::recovered(Coverage::of(&root), root_segments),
         replayed_batches: outcome.last_seq.0 - root.start_seq.0,
@@ -99,6 +111,17 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: &Options, losses: &Los
         summary_memory: options.summary_memory,
     });
     Ok(Opened { volume, superblock, log, map, lost_headers })
+}
+
+/// Refuses to write where a counter is so near its end that stores of its own making would be refused.
+fn check_left(volume: &Volume, counters: [u64; 5]) -> Result<()> {
+    match counters.into_iter().max().filter(|greatest| *greatest > COUNTER_MAX / 2) {
+        None => Ok(()),
+        Some(greatest) => {
+            let reason = format!("one has come to {greatest}, near its end: the store can only be read");
+            Err(volume.corrupt("counters of the superblock", 0, reason))
+        }
+    }
 }
 
 /// The evidence that decides the states of segments.
