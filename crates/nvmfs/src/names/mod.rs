@@ -34,9 +34,6 @@ use crate::{
     names::hash_table::Search,
 };
 
-/// Directories from the root down to any other, at most. More are taken for a damaged chain.
-const DEPTH_MAX: u32 = 1 << 20;
-
 /// Refuses a string that cannot be an entry's name.
 fn check_name(name: &[u8]) -> Result<()> {
     if name.len() > NAME_BYTES_MAX {
@@ -137,7 +134,9 @@ impl Names {
     /// Whether `ino` is the directory `above` or lies below it. Called with `moves` held, so that the
     /// answer stays true.
     fn is_within(&self, mut ino: Ino, above: Ino) -> Result<bool> {
-        for _ in 0..DEPTH_MAX {
+        // A chain of parents that comes back to a directory never ends: the one met at the last power of two (Brent).
+        let (mut met, mut steps) = (ino, 0_u32);
+        loop {
             if ino == above {
                 return Ok(true);
             }
@@ -145,7 +144,14 @@ impl Names {
                 return Ok(false);
             }
             ino = self.parent_of(&*self.directory(ino)?)?;
+            if ino == met {
+                let reason = "its parents lead back to it";
+                return Err(self.inodes.volume().corrupt("inode table", ino.number(), reason));
+            }
+            steps += 1;
+            if steps.is_power_of_two() {
+                met = ino;
+            }
         }
-        Err(self.inodes.volume().corrupt("inode table", ino.number(), "its parents lead nowhere"))
     }
 }
