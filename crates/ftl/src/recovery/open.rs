@@ -67,10 +67,6 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: &Options, losses: &Los
     let sources = replay.sources(&root, &headers, &mut retained);
     let replayed = sources.and_then(|sources| Ok((replay.run(&sources, &root, durable, &mut map)?, sources)));
     let (mut outcome, sources) = judge(&volume, &unknown, &map, replayed, losses)?;
-    if let Some(segment) = map.miscounted() {
-        let at = volume.offset(segment, 0);
-        losses.pass(Err(volume.corrupt(&format!("segment {}", segment.0), at, MISCOUNTED)), ())?;
-    }
     outcome.resync.join(retained.resync);
     if !options.read_only {
         outcome.resync.settle(&volume)?;
@@ -78,6 +74,7 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: &Options, losses: &Los
     root_segments.extend(&retained.segments);
     root_segments.sort_unstable();
     root_segments.dedup();
+    losses.pass(check_uses(&volume, &map, &root_segments), ())?;
     let in_place = sources.iter().filter(|source| source.retained_records.is_none());
     let replayed = in_place.map(|source| source.life.segment).collect();
     let state = States { root_segments: &root_segments, lost_headers: &lost_headers, replayed, map: &map };
@@ -111,6 +108,19 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: &Options, losses: &Los
         summary_memory: options.summary_memory,
     });
     Ok(Opened { volume, superblock, log, map, lost_headers })
+}
+
+/// Refuses a map that leads to more in a segment than was counted there, or to data in one of `root_segments`. Only a
+/// forged one does.
+fn check_uses(volume: &Volume, map: &Map, root_segments: &[SegNo]) -> Result<()> {
+    let miscounted = map.miscounted().map(|segment| (segment, MISCOUNTED));
+    let both = root_segments.iter().find(|segment| map.live(**segment).extents > 0);
+    match miscounted.or(both.map(|segment| (*segment, "holds data, and a part of the map"))) {
+        None => Ok(()),
+        Some((segment, reason)) => {
+            Err(volume.corrupt(&format!("segment {}", segment.0), volume.offset(segment, 0), reason))
+        }
+    }
 }
 
 /// Refuses to write where a counter is so near its end that stores of its own making would be refused.
