@@ -38,6 +38,8 @@ use crate::{
     types::{PageNo, Result},
 };
 
+/// Greatest level of a root: each level has twice as many pages at least.
+const LEVEL_MAX: u16 = 64;
 /// Where every tree starts.
 const ROOT: PageNo = PageNo(1);
 
@@ -127,6 +129,10 @@ impl<'a> Tree<'a> {
 
     fn write_child(self, parent: Node<'_>, slot: usize) -> Result<WriteGuard> {
         let number = parent.child(slot);
+        // The parent is latched shared, so a page that names itself would wait for itself.
+        if number == ROOT || number == parent.number() {
+            return Err(corrupt(self.space, number, "a node above in the place of a child"));
+        }
         let child = self.pager.write(self.space, number)?;
         self.check_node(&child, number, Some(parent.level() - 1))?;
         Ok(child)
@@ -144,6 +150,9 @@ impl<'a> Tree<'a> {
                 number,
                 format!("node of level {found} in the place of level {want}"),
             )),
+            None if found > LEVEL_MAX => {
+                Err(corrupt(self.space, number, format!("a root of level {found}, higher than any tree")))
+            }
             _ => Ok(()),
         }
     }
