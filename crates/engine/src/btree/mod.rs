@@ -135,7 +135,21 @@ impl<'a> Tree<'a> {
         }
         let child = self.pager.write(self.space, number)?;
         self.check_node(&child, number, Some(parent.level() - 1))?;
+        self.check_fences(parent, slot, Node::new(&child), number)?;
         Ok(child)
+    }
+
+    /// Guards against keys that belong to another child: who changes this one could not find them again, and would put
+    /// them out of order when nodes are merged.
+    fn check_fences(self, parent: Node<'_>, slot: usize, child: Node<'_>, number: PageNo) -> Result<()> {
+        // The first key of an inner node is empty, whatever its fence is.
+        let (first, count) = (usize::from(!child.is_leaf()), child.count());
+        let is_low = first < count && child.key(first) < parent.key(slot);
+        let is_high = count > 0 && slot + 1 < parent.count() && child.key(count - 1) >= parent.key(slot + 1);
+        match is_low || is_high {
+            true => Err(corrupt(self.space, number, "keys outside of the node's fences")),
+            false => Ok(()),
+        }
     }
 
     /// Guards against pages that are sound in themselves but do not belong where a pointer led.
