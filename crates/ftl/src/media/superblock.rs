@@ -151,7 +151,7 @@ pub(crate) fn load(device: &dyn BlockDevice) -> Result<Superblock> {
         let (found, made) = (geometry.capacity_bytes, superblock.capacity_bytes);
         return misfit(format!("truncated: the store was made for {made} bytes, {found} are there"));
     }
-    // As `format` and growing make it. So what opening reads and keeps for each segment is bounded by the segment's size.
+    // As `format` and growing make it: so the size of a segment bounds what opening reads and keeps for all of them.
     if !space(&superblock, 0).root_fits() {
         let (found, segment_bytes) = (superblock.capacity_bytes, superblock.segment_bytes);
         return misfit(format!("{found} bytes are too many segments of {segment_bytes} bytes for a store"));

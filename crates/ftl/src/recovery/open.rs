@@ -87,12 +87,8 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: &Options, losses: &Los
         seen.map(|header| header.generation).chain(sources.iter().map(|source| source.life.generation));
     let generation_next = (generations.max().unwrap_or(0) + 1).max(root.generation_next);
     let last = Marks { batches: outcome.last_seq, moves: outcome.last_move };
-    if !options.read_only {
-        check_left(
-            &volume,
-            [superblock.sequence, epoch_next, generation_next, last.batches.0, last.moves.0],
-        )?;
-    }
+    let counters = [superblock.sequence, epoch_next, generation_next, last.batches.0, last.moves.0];
+    losses.pass(check_left(&volume, counters), ())?;
     let log = Log::new(Recovered {
         space,
         salt: volume.salt(),
@@ -123,12 +119,12 @@ fn check_uses(volume: &Volume, map: &Map, root_segments: &[SegNo]) -> Result<()>
     }
 }
 
-/// Refuses to write where a counter is so near its end that stores of its own making would be refused.
+/// Refuses a store of which a counter is so near its end that what it writes itself would be refused.
 fn check_left(volume: &Volume, counters: [u64; 5]) -> Result<()> {
     match counters.into_iter().max().filter(|greatest| *greatest > COUNTER_MAX / 2) {
         None => Ok(()),
         Some(greatest) => {
-            let reason = format!("one has come to {greatest}, near its end: the store can only be read");
+            let reason = format!("one has come to {greatest}, near its end: the store can only be salvaged");
             Err(volume.corrupt("counters of the superblock", 0, reason))
         }
     }

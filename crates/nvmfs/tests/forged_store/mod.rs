@@ -209,7 +209,11 @@ fn use_store(store: &ForgedStore, rng: &mut SeededRng) -> Outcome {
             if is_sound {
                 closed.expect("a store that check called sound closes");
                 let report = report.expect("a store that check called sound can be checked");
-                assert!(report.is_clean(), "sound before it was used: {:#?}", report.findings);
+                // It may have stood right at the limit from which on `check` reports it, far before it is refused.
+                let findings =
+                    report.findings.iter().filter(|found| !found.message.ends_with("near its end"));
+                let findings: Vec<_> = findings.collect();
+                assert!(findings.is_empty(), "sound before it was used: {findings:#?}");
             }
         }
         Err(error) => assert!(!is_sound, "a store that check called sound does not open again: {error}"),
