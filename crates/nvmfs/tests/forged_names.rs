@@ -94,6 +94,8 @@ fn a_directory_inside_itself_is_an_error() {
         } else {
             assert_eq!(posix.lookup(Ino::ROOT, b"a").expect("a").ino, a);
             is_damage(posix.lookup(b, b"c"));
+            let error = posix.lookup_number(b, a).expect_err("it lies elsewhere");
+            assert!(matches!(error, Error::Refused(Refusal::Stale)), "{error}");
             is_damage(posix.rmdir(b, b"c"));
             is_damage(posix.rename(b, b"c", other, b"into", Rename::Replace));
             is_damage(posix.rename(b, b"c", other, b"moved", Rename::Exchange));

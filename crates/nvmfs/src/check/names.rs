@@ -16,8 +16,8 @@ use crate::{
 /// Mapped sectors that are looked up at a time.
 const LOOKS_AT_ONCE: usize = 1 << 16;
 
-/// Buckets in which names are searched that lie behind that of their hash. Hardly any does, so a whole directory takes few;
-/// names that somebody chose so that they collide take 65,536 each.
+/// Buckets in which names are searched that lie behind that of their hash. Hardly any does, so a whole directory takes
+/// few; names that somebody chose so that they collide take 65,536 each.
 const SEARCHED_MAX: u64 = 1 << 22;
 
 /// Entries between two reports of progress.

@@ -127,6 +127,19 @@ impl Names {
         }
     }
 
+    /// Whether an entry of the directory `parent` may name a node: if that is a directory, it lies there, and not in
+    /// itself. So no walk down from the root comes to a directory above, whatever the store holds. It may have moved
+    /// since the entry was read.
+    pub(crate) fn lies_in(&self, node: &Node, parent: Ino) -> Result<bool> {
+        if node.kind() != FileKind::Directory {
+            return Ok(true);
+        }
+        match self.parent_of(node) {
+            Err(error) if is_stale(&error) => Ok(false),
+            named => Ok(named? == parent && node.ino() != parent),
+        }
+    }
+
     fn parent_of(&self, dir: &Node) -> Result<Ino> {
         dir.live(Inode::parent)
     }

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     error::{Refusal, Result, is_stale},
-    format::{self, Bucket, Dirent, FileKind, Ino, Inode, Slot, Timestamp, Tombstone},
+    format::{self, Bucket, Dirent, Ino, Inode, Slot, Timestamp, Tombstone},
     inodes::{Attempt, Locked, Node, Update},
     names::{Names, hash_table},
     volume::Volume,
@@ -49,8 +49,7 @@ impl<'a> DirReader<'a> {
         hash_table::search(self, name, self.names.inodes.volume().hash_name(name))
     }
 
-    /// The node of an entry that was found here, loaded. A directory lies in the directory that it names as parent and
-    /// not in itself; so no walk from the root comes to a directory that lies above it, whatever the store holds.
+    /// The node of an entry that was found here, loaded.
     pub(super) fn node_of(&self, bucket: Bucket, entry: &Dirent) -> Result<Arc<Node>> {
         let corrupt = |reason| {
             let what = format!("directory {}", self.dir.ino().0);
@@ -63,17 +62,10 @@ impl<'a> DirReader<'a> {
         let Some(node) = node.filter(|node| is_named_by(node, entry)) else {
             return corrupt("the inode is not the one that its name stands for");
         };
-        if node.kind() == FileKind::Directory {
-            let lies_here = node.ino() != self.dir.ino()
-                && match node.live(Inode::parent) {
-                    Err(error) if is_stale(&error) => false,
-                    parent => parent? == self.dir.ino(),
-                };
-            if !lies_here {
-                return corrupt("the directory of this name lies in another one");
-            }
+        match self.names.lies_in(&node, self.dir.ino())? {
+            true => Ok(node),
+            false => corrupt("the directory of this name lies in another one"),
         }
-        Ok(node)
     }
 
     /// Whether the buckets that were looked at have not changed. Called with the `record` of the directory held, so
