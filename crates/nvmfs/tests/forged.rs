@@ -32,7 +32,7 @@ fn forged_images_are_errors_or_harmless() {
 /// Seeds that once ended in a panic, in no end, or in a store that was not as sound as `check` said.
 #[test]
 fn what_was_found_stays_mended() {
-    for seed in [1309, 16740, 58964, 61850, 64254, 81532] {
+    for seed in [1309, 16740, 58964, 61850, 64254, 81532, 300_023] {
         try_store(SeededRng::new(seed), format!("LACUNA_SEED={seed}"));
     }
 }

@@ -78,6 +78,7 @@ impl Position {
             generation: raw.generation.get(),
             offset: raw.offset.get(),
         };
+        check_counters(&[place.generation])?;
         if place.segment.0 == 0 || place.segment.0 >= segments || place.offset as usize > segment_bytes {
             return Err("root names a place outside the store");
         }

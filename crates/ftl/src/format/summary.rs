@@ -242,6 +242,7 @@ pub(crate) fn retained_life(
 ) -> Result<Life, Flaw> {
     let (_, raw) = SummaryRaw::read_from_suffix(bytes).map_err(|_| SHORT)?;
     let life = Life { segment: SegNo(raw.segment.get()), generation: raw.generation.get(), epoch };
+    check_counters(&[life.generation])?;
     let len = raw.body_bytes(life, segment_bytes).map(|body| body + SUMMARY_BYTES);
     match (life.segment.0 as usize) < segments && len == Some(bytes.len()) {
         true => Ok(life),
