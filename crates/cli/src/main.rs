@@ -3,7 +3,7 @@
 //! Every failure is one line `lacuna: <place>: <cause>` on standard error: exit code 2 when the
 //! command line makes no sense, else 1.
 //!
-//! layers: printable < control, output, progress, size, trace < live, phases, tables < info < check, table
+//! layers: printable < control, output, progress, size, trace < grow, look < live, phases, tables < info < check, table
 //! layers: < files, flash_model, format, iobench, linkbench, mariadb_demo, metrics, mount, scrub, tpcc, trimbench
 //! layers: < verdict
 

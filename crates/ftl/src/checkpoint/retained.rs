@@ -85,6 +85,6 @@ impl Checkpointer {
 
     fn may_be_retained(&self, life: Life, summary: &[u8]) -> bool {
         let bytes_max = (self.volume.space().segment_bytes / SEGMENT_SHARE).min(MAP_RECORD_BYTES);
-        summary.len() <= bytes_max && records_of(summary, self.volume.salt(), life).is_ok()
+        summary.len() <= bytes_max && records_of(&self.volume, summary, life).is_ok()
     }
 }

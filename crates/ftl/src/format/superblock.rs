@@ -7,7 +7,7 @@ use zerocopy::{
     little_endian::{U32, U64},
 };
 
-use super::{Flaw, seal};
+use super::{Flaw, check_counters, seal};
 use crate::{
     SECTOR,
     addr::{SegNo, Seq},
@@ -147,6 +147,8 @@ impl SuperblockRaw {
         }
         let has_copies = self.features.get() & FEATURE_COPIES != 0;
         let segments = segments(self.capacity_bytes.get(), segment, has_copies);
+        check_counters(&[self.sequence.get(), self.epoch.get(), self.flushed_seq.get()])?;
+        check_counters(&[self.root_generation.get()])?;
         if segments > u64::from(u32::MAX) {
             return Err("more segments than there are numbers for");
         }

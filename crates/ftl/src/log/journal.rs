@@ -176,9 +176,14 @@ impl Journal {
     /// device instead, and the others. Waits for those that are being filled.
     ///
     /// # Errors
-    /// When they will never be filled, because a thread has panicked.
+    /// When they will never be filled, because a thread has panicked; and where the map leads behind all records of the
+    /// segment, which a forged one does.
     pub(crate) fn read(&self, segment: SegNo, offset: usize, len: usize) -> Result<(usize, Vec<Filled>)> {
         let mut log = self.log.lock();
+        if offset + len > log.appended(segment) {
+            let at = self.volume.offset(segment, offset);
+            return Err(self.volume.corrupt("map", at, "it leads behind all records of a segment"));
+        }
         let found = self.signals.fills.wait(&mut log, |log| log.read(segment, offset, len));
         drop(log);
         found.ok_or_else(|| self.must_not_be_stopped().expect_err("bytes are lost by a panic"))
@@ -277,7 +282,7 @@ impl Journal {
             lives.iter().zip(&kept).filter(|(_, kept)| kept.is_none()).map(|(life, _)| *life).collect();
         let mut others = read_summaries(&self.volume, &others)?.into_iter();
         let records = lives.iter().zip(kept).map(|(life, kept)| match kept {
-            Some(summary) => records_of(&summary, self.volume.salt(), *life),
+            Some(summary) => records_of(&self.volume, &summary, *life),
             None => others.next().expect("one for each that is not kept"),
         });
         Ok(records.collect())

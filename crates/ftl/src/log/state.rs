@@ -23,6 +23,7 @@ use crate::{
         segments::{Segment, SegmentTable, State},
         streams::Streams,
         summary_cache::SummaryCache,
+        tail::Tail,
     },
     map::Map,
     space::{Limits, Space},
@@ -331,6 +332,11 @@ impl Log {
     /// Whether all of a segment's bytes are on the device.
     pub(crate) fn is_written(&self, segment: SegNo) -> bool {
         self.streams.tail(segment).is_none()
+    }
+
+    /// Where the records of a segment end.
+    pub(super) fn appended(&self, segment: SegNo) -> usize {
+        self.streams.tail(segment).map_or(self.space.segment_bytes, Tail::end)
     }
 
     /// What of the `len` bytes at `offset` of a segment is in memory; see

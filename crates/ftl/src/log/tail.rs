@@ -322,6 +322,11 @@ impl Tail {
         }
     }
 
+    /// Where the records end.
+    pub(super) fn end(&self) -> usize {
+        self.end
+    }
+
     /// Reads those of the `len` bytes at `offset` that are in memory: returns how many of them, at the beginning, are
     /// on the device instead, and the other bytes. None while some of them are being filled.
     pub(crate) fn read(&self, offset: usize, len: usize) -> Option<(usize, Vec<Filled>)> {

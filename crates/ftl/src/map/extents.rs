@@ -389,6 +389,12 @@ impl Map {
         self.tally.segments[segment.0 as usize]
     }
 
+    /// A segment that held more than the counters that came with the checkpoint said, if a change has met one. Leaves
+    /// and counters are both sealed, so somebody forged them. What else lies in that segment is unknown.
+    pub(crate) fn miscounted(&self) -> Option<SegNo> {
+        self.tally.miscounted
+    }
+
     /// The store has `segments` segments now.
     pub(crate) fn grow(&mut self, segments: usize) {
         self.tally.grow(segments);

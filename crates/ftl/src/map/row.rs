@@ -27,9 +27,11 @@ impl Live {
         self.extents += 1;
     }
 
-    pub(super) fn sub(&mut self, extent: &Extent) {
-        self.bytes = self.bytes.checked_sub(extent.bytes() as u64).expect("invariant 3: bytes below zero");
-        self.extents = self.extents.checked_sub(1).expect("invariant 3: extents below zero");
+    /// What is left without `extent`; nothing if that was not counted.
+    pub(super) fn without(&self, extent: &Extent) -> Option<Live> {
+        let bytes = self.bytes.checked_sub(extent.bytes() as u64)?;
+        let extents = self.extents.checked_sub(1)?;
+        ((bytes == 0) == (extents == 0)).then_some(Live { bytes, extents })
     }
 }
 

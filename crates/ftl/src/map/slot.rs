@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{Live, leaf::Leaf};
 use crate::{
-    addr::GRAIN,
+    addr::{GRAIN, SegNo},
     format::{Extent, LeafAddr},
 };
 
@@ -129,12 +129,14 @@ pub(super) struct Tally {
     /// Bytes of leaves of this map in each segment.
     pub(super) leaf_bytes: Vec<u64>,
     pub(super) of_leaves: Residence,
+    /// The first segment that held more than its counter said; that came with the checkpoint.
+    pub(super) miscounted: Option<SegNo>,
 }
 
 impl Tally {
     pub(super) fn new(segments: Vec<Live>) -> Tally {
         let leaf_bytes = vec![0; segments.len()];
-        Tally { segments, leaf_bytes, of_leaves: Residence::default() }
+        Tally { segments, leaf_bytes, of_leaves: Residence::default(), miscounted: None }
     }
 
     /// There are `segments` segments now.
@@ -148,7 +150,12 @@ impl Tally {
     }
 
     pub(super) fn sub(&mut self, extent: &Extent) {
-        self.segments[extent.phys.segment.0 as usize].sub(extent);
+        let live = &mut self.segments[extent.phys.segment.0 as usize];
+        let left = live.without(extent);
+        if left.is_none() {
+            self.miscounted.get_or_insert(extent.phys.segment);
+        }
+        *live = left.unwrap_or_default();
     }
 
     /// Counts a slot of the tree.

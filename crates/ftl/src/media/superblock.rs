@@ -234,6 +234,11 @@ pub(crate) fn load(device: &dyn BlockDevice, may_write: bool) -> Result<Superblo
         let (found, made) = (geometry.capacity_bytes, superblock.capacity_bytes);
         return misfit(format!("truncated: the store was made for {made} bytes, {found} are there"));
     }
+    // As `format` and growing make it: so the size of a segment bounds what opening reads and keeps for all of them.
+    if !space(device, &superblock).root_fits() {
+        let (found, segment_bytes) = (superblock.capacity_bytes, superblock.segment_bytes);
+        return misfit(format!("{found} bytes are too many segments of {segment_bytes} bytes for a store"));
+    }
     if !superblock.block_bytes.is_multiple_of(geometry.block_bytes) {
         let (found, made) = (geometry.block_bytes, superblock.block_bytes);
         return misfit(format!(

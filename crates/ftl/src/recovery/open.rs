@@ -8,9 +8,9 @@ use crate::{
     Error, Options, Result, Seq,
     addr::SegNo,
     checkpoint,
-    format::{Marks, SegmentHeader, Superblock},
+    format::{COUNTER_MAX, Marks, SegmentHeader, Superblock},
     log::{Checkpoints, Coverage, Log, Recovered, Segment, State},
-    map::Map,
+    map::{MISCOUNTED, Map},
     media::{
         Volume,
         starts::{Headers, read_headers},
@@ -79,6 +79,7 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: &Options, losses: &Los
     root_segments.extend(&retained.segments);
     root_segments.sort_unstable();
     root_segments.dedup();
+    losses.pass(check_uses(&volume, &map, &root_segments), ())?;
     let in_place = sources.iter().filter(|source| source.retained_records.is_none());
     let replayed = in_place.map(|source| source.life.segment).collect();
     let state =
@@ -90,12 +91,16 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: &Options, losses: &Los
     let epoch = if options.read_only { superblock.epoch } else { epoch_next };
     let generations =
         seen.map(|header| header.generation).chain(sources.iter().map(|source| source.life.generation));
+    let generation_next = (generations.max().unwrap_or(0) + 1).max(root.generation_next);
+    let last = Marks { batches: outcome.last_seq, moves: outcome.last_move };
+    let counters = [superblock.sequence, epoch_next, generation_next, last.batches.0, last.moves.0];
+    losses.pass(check_left(&volume, counters), ())?;
     let log = Log::new(Recovered {
         space,
         salt: volume.salt(),
         epoch,
-        generation_next: (generations.max().unwrap_or(0) + 1).max(root.generation_next),
-        last: Marks { batches: outcome.last_seq, moves: outcome.last_move },
+        generation_next,
+        last,
         segments,
         checkpoints: Checkpoints::recovered(Coverage::of(&root), root_segments),
         replayed_batches: outcome.last_seq.0 - root.start_seq.0,
@@ -105,6 +110,30 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: &Options, losses: &Los
         summary_memory: options.summary_memory,
     });
     Ok(Opened { volume, superblock, log, map, lost_headers })
+}
+
+/// Refuses a map that leads to more in a segment than was counted there, or to data in one of `root_segments`. Only a
+/// forged one does.
+fn check_uses(volume: &Volume, map: &Map, root_segments: &[SegNo]) -> Result<()> {
+    let miscounted = map.miscounted().map(|segment| (segment, MISCOUNTED));
+    let both = root_segments.iter().find(|segment| map.live(**segment).extents > 0);
+    match miscounted.or(both.map(|segment| (*segment, "holds data, and a part of the map"))) {
+        None => Ok(()),
+        Some((segment, reason)) => {
+            Err(volume.corrupt(&format!("segment {}", segment.0), volume.offset(segment, 0), reason))
+        }
+    }
+}
+
+/// Refuses a store of which a counter is so near its end that what it writes itself would be refused.
+fn check_left(volume: &Volume, counters: [u64; 5]) -> Result<()> {
+    match counters.into_iter().max().filter(|greatest| *greatest > COUNTER_MAX / 2) {
+        None => Ok(()),
+        Some(greatest) => {
+            let reason = format!("one has come to {greatest}, near its end: the store can only be salvaged");
+            Err(volume.corrupt("counters of the superblock", 0, reason))
+        }
+    }
 }
 
 /// The evidence that decides the states of segments.

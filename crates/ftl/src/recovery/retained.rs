@@ -69,7 +69,7 @@ impl RetainedSummaries {
             let flawed = |flaw| volume.corrupt("retained summary", at, flaw);
             let life =
                 retained_life(&body, self.epoch, space.segments, space.segment_bytes).map_err(flawed)?;
-            let records = records_of(&body, volume.salt(), life).map_err(flawed)?;
+            let records = records_of(volume, &body, life).map_err(flawed)?;
             self.records.insert((life.segment, life.generation), records);
             let round = header.durable();
             self.durable = self.durable.max(round);
