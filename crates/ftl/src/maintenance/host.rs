@@ -6,7 +6,7 @@ use crate::{
     Result,
     log::{Claim, Log},
     maintenance::Maintenance,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::atomic::{AtomicUsize, Ordering},
 };
 
 /// Bytes of untouched segments that are made ready together and kept ready; at least one segment.
@@ -19,7 +19,8 @@ impl Maintenance {
     pub(crate) fn to_make_ready(&self, log: &Log) -> usize {
         let at_once =
             (READY_BYTES / self.volume.space().segment_bytes).min(log.wished_segments() / 16).max(1);
-        if !self.volume.is_sparse() || self.host.gave_up() || 2 * log.free().touched() > at_once {
+        if !self.volume.is_sparse() || self.host.gave_up(log.touched()) || 2 * log.free().touched() > at_once
+        {
             return 0;
         }
         let spare = log.free().len().saturating_sub(log.left_by(Claim::Fresh) + self.ahead(log));
@@ -67,8 +68,8 @@ impl Maintenance {
                 log.counters_mut().prepared_bytes += (lent.len() * self.volume.space().segment_bytes) as u64;
             }
             Err(_) => {
-                self.host.give_up();
                 log.free_mut().are_untouched();
+                self.host.give_up(log.touched());
             }
         }
         synced.map_err(|error| self.journal.poison(&mut log, error))
@@ -96,17 +97,38 @@ impl Maintenance {
     }
 }
 
-/// State about the host.
-#[derive(Debug, Default)]
-pub(crate) struct Host(AtomicBool);
+/// How many segments were in use, or ready, when the host had no space for one more.
+#[derive(Debug)]
+pub(crate) struct Host(AtomicUsize);
+
+impl Default for Host {
+    fn default() -> Host {
+        Host(AtomicUsize::new(usize::MAX))
+    }
+}
 
 impl Host {
-    /// It had no space.
-    fn give_up(&self) {
-        self.0.store(true, Ordering::Relaxed);
+    fn give_up(&self, touched: usize) {
+        self.0.store(touched, Ordering::Relaxed);
     }
 
-    fn gave_up(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+    /// Whether it is not worth asking again: until the store has taken another segment, at least.
+    fn gave_up(&self, touched: usize) -> bool {
+        self.0.load(Ordering::Relaxed) == touched
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_without_space_is_asked_again_once_more_is_in_use() {
+        let host = Host::default();
+        assert!(!host.gave_up(5));
+        host.give_up(5);
+        assert!(host.gave_up(5) && !host.gave_up(6));
+        host.give_up(6);
+        assert!(host.gave_up(6));
     }
 }
