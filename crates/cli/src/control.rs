@@ -76,7 +76,7 @@ impl Listener {
         let listener = UnixListener::bind(&path)?;
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
         thread::Builder::new().name("control".into()).spawn(move || {
-            for client in listener.incoming().flatten().filter(|client| may_ask(client)) {
+            for client in listener.incoming().flatten().filter(may_ask) {
                 let answerer = Arc::clone(&answerer);
                 // A slow client must not keep the others from asking.
                 let _ = thread::Builder::new()

@@ -154,7 +154,8 @@ fn explain(usage: &clap::Error) -> ExitCode {
     let text = usage.to_string();
     let mistake = text.lines().take_while(|line| !line.is_empty()).map(str::trim);
     // What was meant, if something known is similar.
-    let tips = text.lines().filter(|line| line.trim_start().starts_with("tip: a similar")).map(str::trim);
+    let is_tip = |line: &&str| line.starts_with("tip: ") && line.contains("similar");
+    let tips = text.lines().map(str::trim).filter(is_tip);
     let line = mistake.chain(tips).collect::<Vec<_>>().join(" ");
     complain(&format!("{} (see --help)", line.trim_start_matches("error: ")));
     ExitCode::from(2)

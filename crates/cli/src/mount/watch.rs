@@ -4,7 +4,7 @@
 //! anew. Programs that use the mount see EIO; this is for the one who runs the machine.
 
 use std::{
-    path::PathBuf,
+    path::Path,
     sync::{
         Arc,
         mpsc::{RecvTimeoutError, Sender, channel},
@@ -55,7 +55,7 @@ impl Watch {
 }
 
 /// What happened, and the way back.
-fn advice(store: &str, dir: &std::path::Path, reason: &str) -> String {
+fn advice(store: &str, dir: &Path, reason: &str) -> String {
     let dir = dir.display();
     format!(
         "{store}: stopped after a failure: {reason}. Reads go on, changes fail with EIO; everything that was synced is \
@@ -64,7 +64,7 @@ fn advice(store: &str, dir: &std::path::Path, reason: &str) -> String {
 }
 
 /// Ends the process as a failed one. There is nothing to close: the store takes no writes.
-fn exit(dir: &PathBuf) -> ! {
+fn exit(dir: &Path) -> ! {
     if let Err(error) = unmount_dir(dir, true) {
         log::error!("{}: cannot be detached: {error:#}", dir.display());
     }
