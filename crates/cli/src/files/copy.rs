@@ -438,6 +438,13 @@ mod tests {
     use super::*;
 
     #[test]
+    fn long_paths_are_shown_by_their_ends() {
+        assert_eq!(shortened(b"/a/b"), "/a/b");
+        let shown = shortened(&b"/abcdefg".repeat(1000)).into_owned();
+        assert!(shown.len() < 1100 && shown.starts_with("/abcdefg/") && shown.ends_with("/abcdefg"));
+    }
+
+    #[test]
     fn zeros_are_left_out_and_nothing_else() {
         let mut piece = vec![0; 10 * HOLE_BYTES + 100];
         assert_eq!(runs_of_data(&piece).count(), 0);
