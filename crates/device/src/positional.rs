@@ -16,6 +16,10 @@ const SAFE_ALIGN: u32 = 4096;
 /// Largest copy through a bounce buffer in one call, in bytes.
 const BOUNCE_BYTES: usize = 1 << 20;
 
+/// Permissions of every file that is made: who reads a store, or a table in a directory, reads all data in it, past the
+/// permissions of its files; and who can open it can hold its lock.
+pub(crate) const PRIVATE: Mode = Mode::RUSR.union(Mode::WUSR);
+
 /// An open file and the alignment that its file system demands for direct I/O.
 pub(crate) struct PositionalFile {
     pub(crate) file: fs::File,
@@ -59,13 +63,12 @@ fn open_direct(
     flags: OFlags,
 ) -> io::Result<(fs::File, bool)> {
     let flags = flags | OFlags::CLOEXEC;
-    let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::ROTH;
-    match rustix::fs::openat(&directory, path, flags | OFlags::DIRECT, mode) {
+    match rustix::fs::openat(&directory, path, flags | OFlags::DIRECT, PRIVATE) {
         Ok(fd) => Ok((fd.into(), true)),
         // File systems without direct I/O refuse the flag so. Linux has created the file by then.
         Err(Errno::INVAL) => {
             let flags = if flags.contains(OFlags::CREATE) { flags - OFlags::EXCL } else { flags };
-            let fd = rustix::fs::openat(&directory, path, flags, mode)?;
+            let fd = rustix::fs::openat(&directory, path, flags, PRIVATE)?;
             Ok((fd.into(), false))
         }
         Err(errno) => Err(errno.into()),

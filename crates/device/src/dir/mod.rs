@@ -48,8 +48,8 @@ pub struct DirOptions {
     pub read_only: bool,
 }
 
-/// A [`Vfs`] on an existing directory, opened for this process alone. Its files bypass the page
-/// cache where the file system has direct I/O.
+/// A [`Vfs`] on an existing directory, opened for this process alone. Its files bypass the page cache where the file
+/// system has direct I/O, and those that it makes are for their owner alone.
 pub struct DirVfs {
     name: String,
     directory: OwnedFd,
@@ -90,7 +90,7 @@ impl DirVfs {
             &directory,
             Path::new(LOCK_NAME),
             name.clone(),
-            OFlags::RDWR | OFlags::CREATE,
+            OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW,
         )
         .and_then(PositionalFile::in_sectors)
         .map_err(|source| error(&format!("create {LOCK_NAME} in the directory"), source))?;

@@ -8,7 +8,7 @@ mod together;
 
 use std::{
     env, fs, io,
-    os::unix::fs::{FileTypeExt, MetadataExt},
+    os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
     sync::{
         Arc, OnceLock,
@@ -32,7 +32,7 @@ use self::{
 };
 use crate::{
     AlignedBuf, BlockDevice, DeviceStats, Error, Filled, Geometry, GrowingGeometry, Result, WriteDone,
-    positional::PositionalFile,
+    positional::{PRIVATE, PositionalFile},
 };
 
 /// Sizes of new store files are multiples of this, in bytes, so that they suit any device.
@@ -86,7 +86,7 @@ impl Counters {
 }
 
 impl RawDevice {
-    /// Creates a store file of `size_bytes` zeros that take no space yet, and opens it.
+    /// Creates a store file of `size_bytes` zeros that take no space yet, for its owner alone, and opens it.
     ///
     /// # Errors
     /// [`Error::Exists`] when there is anything of that name, [`Error::Unsupported`] for a size that is
@@ -95,7 +95,8 @@ impl RawDevice {
         let name = path.display().to_string();
         check_size(&name, size_bytes)?;
         // Made without O_DIRECT: where that is refused, the file would exist all the same.
-        let created = fs::OpenOptions::new().write(true).create_new(true).open(path);
+        let created =
+            fs::OpenOptions::new().write(true).create_new(true).mode(PRIVATE.as_raw_mode()).open(path);
         let file = created.map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => Error::Exists { name: name.clone() },
             _ => Error::io(format!("{name}: create"), error),
