@@ -7,6 +7,7 @@
 //!   delays discards, without an error. [`Fault`] records each.
 //! - [`BeforeReads`] calls a hook before each read of any device, [`HookedVfs`] calls [`Hooks`] around the calls of
 //!   any VFS, [`unreadable`] makes byte ranges of a device fail.
+//! - [`mutation`] runs a test of a crate with one of its rules broken, and says whether an assertion noticed.
 //! - [`SeededRng`] is the only source of chance; [`for_each_seed`] runs a test for many seeds and names one that fails.
 //!
 //! # Invariants
@@ -22,6 +23,7 @@ mod crash;
 mod device;
 mod faults;
 mod hooked;
+pub mod mutation;
 mod power;
 mod rng;
 mod seeds;
