@@ -28,6 +28,11 @@ pub trait Hooks: Send + Sync {
     fn before_sync(&self) -> Result<()> {
         Ok(())
     }
+
+    /// Free bytes to report instead of those of the VFS.
+    fn free_bytes(&self) -> Option<u64> {
+        None
+    }
 }
 
 /// A VFS that calls [`Hooks`] and passes everything on to the VFS within.
@@ -101,7 +106,7 @@ impl<H: Hooks + 'static> Vfs for HookedVfs<H> {
     }
 
     fn free_bytes(&self) -> Result<Option<u64>> {
-        self.vfs.free_bytes()
+        self.hooks.free_bytes().map_or_else(|| self.vfs.free_bytes(), |bytes| Ok(Some(bytes)))
     }
 }
 

@@ -71,6 +71,7 @@ impl Store {
     /// [`Error::TableExists`], [`Error::BadOption`], [`Error::Full`].
     pub fn create_table(&self, name: &str, options: TableOptions) -> Result<Table> {
         let _call = self.inner.engine.poison().call();
+        self.admit_table(name)?;
         let _one = self.inner.ddl.lock();
         self.make_table(name, options, false)
     }
@@ -81,8 +82,19 @@ impl Store {
     /// [`Error::TableExists`], [`Error::BadOption`].
     pub fn create_inheriting_table(&self, name: &str) -> Result<Table> {
         let _call = self.inner.engine.poison().call();
+        self.admit_table(name)?;
         let _one = self.inner.ddl.lock();
         self.make_table(name, self.defaults()?, true)
+    }
+
+    /// Refuses a new table that there is no space for. This may wait long for a purge, so the caller does not hold `ddl`:
+    /// another thread may drop a table for space.
+    fn admit_table(&self, name: &str) -> Result<()> {
+        catalog::check_name(name)?;
+        match self.table(name)? {
+            Some(_) => Err(Error::TableExists { name: name.into() }),
+            None => self.engine()?.admit(false),
+        }
     }
 
     /// The caller holds `ddl`.
@@ -94,7 +106,6 @@ impl Store {
         if self.table(name)?.is_some() {
             return Err(Error::TableExists { name: name.into() });
         }
-        engine.admit(false)?;
         let id = self.number_table()?;
         let file_name = space::file_name(id, options.layout());
         let file = engine.flusher().vfs().create(&file_name, StreamHint::Data)?;

@@ -297,3 +297,29 @@ impl TxnEngine {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use lacuna_device::MemVfs;
+
+    use super::*;
+    use crate::{Store, StoreOptions, TableOptions};
+
+    /// A purge that does not end, as beside transactions that delete faster than it works.
+    #[test]
+    fn a_wait_for_purge_ends_with_the_timeout_of_locks() {
+        let options = StoreOptions { lock_timeout: Duration::from_millis(20), ..StoreOptions::default() };
+        let store = Store::open(MemVfs::new(), options).expect("open");
+        let table = store.create_table("t", TableOptions::default()).expect("create");
+        let engine = table.engine();
+        engine.purge.queue.lock().is_working = true;
+        let before = Instant::now();
+        engine.wait_for_purge_until(Some(deadline(engine.options.lock_timeout))).expect("no error");
+        assert!(before.elapsed() >= engine.options.lock_timeout, "it did not wait");
+        engine.purge.queue.lock().is_working = false;
+        drop(table);
+        store.close().expect("close");
+    }
+}

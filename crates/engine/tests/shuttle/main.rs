@@ -5,6 +5,8 @@
 //! `cargo test -p lacuna-engine --features shuttle --test shuttle`; seeds as everywhere. Pages of 64 KiB with long
 //! records make undo logs of several pages, splits, merges and evictions of a few records each.
 
+mod full;
+
 use std::{
     collections::BTreeMap,
     ops::{Bound, ControlFlow},

@@ -1,0 +1,78 @@
+//! Writers beside a VFS whose free space comes and goes.
+
+use std::sync::atomic::AtomicBool;
+
+use super::*;
+
+/// Reports no free space while `is_full`.
+#[derive(Default)]
+struct Scarce {
+    is_full: AtomicBool,
+}
+
+impl Hooks for Scarce {
+    fn before_batch(&self, _ops: &[BatchOp<'_>]) -> lacuna_device::Result<()> {
+        thread::yield_now();
+        Ok(())
+    }
+
+    fn free_bytes(&self) -> Option<u64> {
+        let free = if self.is_full.load(SeqCst) { 1 << 20 } else { 1 << 30 };
+        Some(free)
+    }
+}
+
+/// Several that find no space purge and flush at the same time, for each other's deletes too, beside a reader: each ends
+/// with its record or with [`Error::Full`], and what was refused leaves nothing behind.
+#[test]
+fn writers_without_space_purge_for_each_other() {
+    const RECORDS: u64 = 20;
+    explore(10, || {
+        let vfs: Arc<dyn Vfs> = MemVfs::new();
+        let scarce = Arc::new(Scarce::default());
+        let small = StoreOptions { history_bytes: 4 << 10, ..options() };
+        let store = Store::open(HookedVfs::new(vfs.clone(), scarce.clone()), small).unwrap();
+        let table = store.open_table("t", TableOptions::default().page_bytes(64 << 10)).unwrap();
+        (0..2).for_each(|writer| {
+            let mut txn = store.begin();
+            (0..RECORDS).for_each(|record| txn.put(&table, &key(writer, record), &value(0)).unwrap());
+            txn.commit().unwrap();
+        });
+        scarce.is_full.store(dice().chance(80), SeqCst);
+        let writers = (0..2).map(|writer| {
+            let (store, table, scarce) = (store.clone(), table.clone(), scarce.clone());
+            thread::spawn(move || {
+                let mut want: BTreeMap<_, _> = (0..RECORDS).map(|record| (key(writer, record), 0)).collect();
+                for round in 0..3 {
+                    let mut txn = store.begin();
+                    for record in 2 * round..2 * round + 2 {
+                        assert!(txn.delete(&table, &key(writer, record)).unwrap());
+                        want.remove(&key(writer, record));
+                    }
+                    txn.commit().unwrap();
+                    let mut txn = store.begin();
+                    match txn.put(&table, &key(writer, RECORDS + round), &value(1)) {
+                        Ok(()) => {
+                            txn.commit().unwrap();
+                            want.insert(key(writer, RECORDS + round), 1);
+                        }
+                        Err(Error::Full { .. }) => txn.rollback().unwrap(),
+                        Err(error) => panic!("{error}"),
+                    }
+                    scarce.is_full.store(dice().chance(50), SeqCst);
+                }
+                want
+            })
+        });
+        let writers: Vec<_> = writers.collect();
+        let view = store.begin();
+        match view.get(&table, &key(0, RECORDS - 1)) {
+            Ok(found) => assert_eq!(found.map(|value| version(&value)), Some(0)),
+            Err(error) => assert!(matches!(error, Error::SnapshotTooOld), "{error}"),
+        }
+        drop(view);
+        let want = join(writers).into_iter().flatten().collect();
+        scarce.is_full.store(false, SeqCst);
+        check(store, table, &vfs, &want);
+    });
+}
