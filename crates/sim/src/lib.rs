@@ -9,6 +9,7 @@
 //!   any VFS, [`unreadable`] makes byte ranges of a device fail.
 //! - [`forge`] changes stores behind their checksums, as an attacker would.
 //! - [`Watchdog`] and [`peak_memory_bytes`] limit what a test may take.
+//! - [`mutation`] runs a test of a crate with one of its rules broken, and says whether an assertion noticed.
 //! - [`SeededRng`] is the only source of chance; [`for_each_seed`] runs a test for many seeds and names one that fails.
 //!
 //! # Invariants
@@ -26,6 +27,7 @@ mod faults;
 pub mod forge;
 mod hooked;
 mod limits;
+pub mod mutation;
 mod power;
 mod rng;
 mod seeds;

@@ -32,6 +32,7 @@ use self::{
 };
 use crate::{
     AlignedBuf, BlockDevice, DeviceStats, Error, Filled, Geometry, GrowingGeometry, Result, WriteDone,
+    mutant::{Rule, is_broken},
     positional::{PRIVATE, PositionalFile},
 };
 
@@ -103,7 +104,7 @@ impl RawDevice {
         })?;
         let made = file
             .set_len(size_bytes)
-            .and_then(|()| file.sync_all())
+            .and_then(|()| sync_length(&file))
             .and_then(|()| sync_parent(path))
             .map_err(|error| Error::io(format!("{name}: create with {size_bytes} bytes"), error))
             .and_then(|()| RawDevice::open(path, options));
@@ -171,7 +172,7 @@ impl RawDevice {
         let file = &self.file.file;
         file.set_len(0)
             .and_then(|()| file.set_len(size_bytes))
-            .and_then(|()| file.sync_all())
+            .and_then(|()| sync_length(file))
             .map_err(|error| self.file.error(&format!("set length to {size_bytes}"), error))?;
         self.geometry.replace(size_bytes);
         Ok(())
@@ -277,8 +278,16 @@ fn check_size(name: &str, size_bytes: u64) -> Result<()> {
     Ok(())
 }
 
+/// Makes the length of a file durable.
+fn sync_length(file: &fs::File) -> io::Result<()> {
+    if is_broken(Rule::LengthsSynced) { Ok(()) } else { file.sync_all() }
+}
+
 /// Makes the name of a new file durable.
 fn sync_parent(path: &Path) -> io::Result<()> {
+    if is_broken(Rule::NamesSynced) {
+        return Ok(());
+    }
     let parent = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
@@ -302,7 +311,7 @@ impl BlockDevice for RawDevice {
             check_size(&self.file.name, capacity_bytes)?;
             let file = &self.file.file;
             file.set_len(capacity_bytes)
-                .and_then(|()| file.sync_all())
+                .and_then(|()| sync_length(file))
                 .map_err(|error| self.file.error(&format!("set length to {capacity_bytes}"), error))?;
         }
         Ok(self.geometry.grow(measure(&self.file)?))
