@@ -72,6 +72,7 @@ loop=$(losetup --show -f "$small/disk" 2>/dev/null) || {
     echo "damage: passed"
     exit 0
 }
+blockdev --setrw "$loop" # whatever its last user made of it
 store=$loop
 tear_down() {
     umount -l "$mnt" 2>/dev/null || true

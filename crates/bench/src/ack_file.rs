@@ -9,6 +9,7 @@ use std::{
     fs::File,
     io::{BufRead, BufReader, Read, Write},
     marker::PhantomData,
+    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     str::FromStr,
 };
@@ -47,7 +48,8 @@ impl<A: Acknowledgement> AckFile<A> {
                 path.display()
             );
         }
-        File::create(path).and_then(|file| file.set_len(0)).with_context(named)?;
+        let mut made = File::options();
+        made.write(true).create(true).truncate(true).mode(0o600).open(path).with_context(named)?;
         let mut file = File::options().append(true).open(path).with_context(named)?;
         writeln!(file, "{first_line}").with_context(named)?;
         Ok(AckFile { path: path.to_owned(), file, of: PhantomData })

@@ -2,10 +2,9 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use lacuna_engine::{Store, StoreOptions};
-use lacuna_nvmfs::{CheckDepth, OpenedVfs, VfsOptions, open_vfs};
+use lacuna_nvmfs::{CheckDepth, OpenedVfs, VfsOptions};
 
-use crate::{control, info::holds_tables, printable::one_line, progress::Shown, say};
+use crate::{control, info::holds_tables, look::Look, printable::one_line, progress::Shown, say};
 
 /// Prove that a store is sound, from the flash up to its tables; exit code 0 if it is
 #[derive(Args)]
@@ -24,26 +23,27 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
     let mut options = VfsOptions::default();
     options.options.ftl.map_memory = Some(MAP_MEMORY);
-    let opened = open_vfs(&arguments.store, &options)?;
+    let look = Look::at(&arguments.store, options)?;
+    let opened = &look.opened;
     let mut summary = String::new();
     let mut findings = Vec::new();
-    if let OpenedVfs::Store(fs) = &opened {
+    if let OpenedVfs::Store(fs) = opened {
         let report = fs.check_told(CheckDepth::Payload, Shown::default().told())?;
         findings = report.findings.into_iter().map(|finding| finding.message).collect();
     }
-    let vfs = opened.vfs();
-    let has_tables = findings.is_empty() && holds_tables(&*vfs)?;
+    let has_tables = findings.is_empty() && holds_tables(&*opened.vfs())?;
     if !has_tables && matches!(opened, OpenedVfs::Directory(_)) {
         bail!("{name}: there are no tables");
     }
+    let mut tables = None;
     if has_tables {
-        let store = Store::open(vfs, StoreOptions::default()).with_context(|| name.to_string())?;
+        let store = look.tables(&name.to_string())?;
         for table in store.check().with_context(|| format!("{name}: not sound"))? {
             summary += &format!("{name}: table {}: {} records\n", table.name, table.records);
         }
-        store.close()?;
+        tables = Some(store);
     }
-    opened.close()?;
+    look.close(tables)?;
     let findings: Vec<&str> = findings.iter().map(String::as_str).collect();
     report(&name.to_string(), &findings, &summary)
 }

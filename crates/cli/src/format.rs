@@ -16,7 +16,7 @@ use crate::{say, size::Size};
 pub(crate) struct Arguments {
     /// A store file, made when missing, or a block device
     store: PathBuf,
-    /// Size of the store, such as 8G; needed for a new file, while a block device is used as it is
+    /// Size of the store, such as 8G; needed for a new file. A block device is used whole by default
     #[arg(long)]
     size: Option<Size>,
     /// Overwrite whatever is there
@@ -27,17 +27,20 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let mut options = FormatOptions::default();
     options.ftl.force = arguments.force;
-    format_path(&arguments.store, size(&arguments.store, arguments.size)?, &options)?;
+    let (file_bytes, capacity_bytes) = sizes(&arguments.store, arguments.size)?;
+    options.ftl.capacity_bytes = capacity_bytes;
+    format_path(&arguments.store, file_bytes, &options)?;
     say(&format!("{}: formatted\n", arguments.store.display()))
 }
 
-/// The size that the store is given; its own where there is none.
-fn size(store: &Path, wanted: Option<Size>) -> Result<Option<u64>> {
+/// The sizes that a store file, and the store on a block device, are given; else they have what there is.
+fn sizes(store: &Path, wanted: Option<Size>) -> Result<(Option<u64>, Option<u64>)> {
+    let bytes = wanted.map(|size| size.0);
     match fs::metadata(store) {
-        Ok(found) if found.file_type().is_block_device() => Ok(None),
+        Ok(found) if found.file_type().is_block_device() => Ok((None, bytes)),
         Err(error) if error.kind() == ErrorKind::NotFound && wanted.is_none() => {
             bail!("{}: there is none, and a new store file needs a --size", store.display())
         }
-        _ => Ok(wanted.map(|size| size.0)),
+        _ => Ok((bytes, None)),
     }
 }

@@ -3,11 +3,11 @@ use std::{collections::BTreeMap, fmt::Write, path::PathBuf};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use lacuna_device::{Error, StreamHint, Vfs};
-use lacuna_engine::{RecoveryStats, Store, StoreOptions, TableImages, TableInfo, TableKind, TableOptions};
-use lacuna_nvmfs::{OpenedVfs, VfsOptions, open_vfs};
+use lacuna_engine::{Error as EngineError, RecoveryStats, TableImages, TableInfo, TableKind, TableOptions};
+use lacuna_nvmfs::{OpenedVfs, VfsOptions};
 use serde_json::{Value, json};
 
-use crate::{control, live, printable::one_line, say};
+use crate::{control, live, look::Look, printable::one_line, say};
 
 /// Show what a store holds
 #[derive(Args)]
@@ -39,23 +39,21 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         };
         return say(&text);
     }
-    let opened = open_vfs(&arguments.store, &VfsOptions::default())?;
-    let vfs = opened.vfs();
-    let (tables, images, kept) = if holds_tables(&*vfs)? {
-        let store = Store::open(vfs.clone(), StoreOptions::default()).with_context(|| name.clone())?;
-        let tables = store.tables()?;
-        let mut images = Images::new();
-        for table in tables.iter().filter(|_| arguments.pages) {
-            images.insert(table.name.clone(), store.images(&table.name).with_context(|| name.clone())?);
-        }
-        let kept = (store.defaults()?, store.stats()?.recovery);
-        store.close()?;
-        (tables, images, Some(kept))
+    let (info, tables, images) = look_at(arguments, &name)?;
+    let text = if arguments.json {
+        serde_json::to_string_pretty(&info)? + "\n"
     } else {
-        (Vec::new(), Images::new(), None)
+        text(&info, &tables, &images)
     };
-    let mut info = match &opened {
-        OpenedVfs::Store(fs) => live::store_info(&name, fs),
+    say(&text)
+}
+
+/// What a store holds that no other process has open.
+fn look_at(arguments: &Arguments, name: &str) -> Result<(Value, Vec<TableInfo>, Images)> {
+    let look = Look::at(&arguments.store, VfsOptions::default())?;
+    let vfs = look.opened.vfs();
+    let mut info = match &look.opened {
+        OpenedVfs::Store(fs) => live::store_info(name, fs),
         _ => {
             let stats = vfs.stats()?;
             json!({
@@ -65,18 +63,29 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             })
         }
     };
-    info["tables"] = tables.iter().map(|table| table_json(table, images.get(&table.name))).collect();
-    if let Some((defaults, recovery)) = kept {
-        info["defaults"] = defaults_json(&defaults);
-        info["recovery"] = recovery_json(&recovery);
+    let (mut tables, mut images) = (Vec::new(), Images::new());
+    let mut kept = None;
+    if holds_tables(&*vfs)? {
+        match look.tables(name) {
+            Ok(store) => {
+                tables = store.tables()?;
+                for table in tables.iter().filter(|_| arguments.pages) {
+                    let found = store.images(&table.name).with_context(|| name.to_owned())?;
+                    images.insert(table.name.clone(), found);
+                }
+                info["defaults"] = defaults_json(&store.defaults()?);
+                info["recovery"] = recovery_json(&store.stats()?.recovery);
+                kept = Some(store);
+            }
+            Err(error) if matches!(error.downcast_ref(), Some(EngineError::NotClosed { .. })) => {
+                info["tables_not_shown"] = format!("{:#}", error.root_cause()).into();
+            }
+            Err(error) => return Err(error),
+        }
     }
-    opened.close()?;
-    let text = if arguments.json {
-        serde_json::to_string_pretty(&info)? + "\n"
-    } else {
-        text(&info, &tables, &images)
-    };
-    say(&text)
+    info["tables"] = tables.iter().map(|table| table_json(table, images.get(&table.name))).collect();
+    look.close(kept)?;
+    Ok((info, tables, images))
 }
 
 /// Whether the engine keeps tables in `vfs`: its first file is there.
@@ -220,6 +229,14 @@ fn text(info: &Value, tables: &[TableInfo], images: &Images) -> String {
     {
         let _ = writeln!(text, "  capacity    {:>10.1} MB, {free} of {segments} segments free", mb(capacity));
     }
+    if let (Some(capacity), Some(max)) = (number("capacity_bytes"), number("capacity_max_bytes"))
+        && max > capacity
+    {
+        let store = info["store"].as_str().unwrap_or_default();
+        let more = mb(max - capacity);
+        let _ =
+            writeln!(text, "  device      {:>10.1} MB: `lacuna grow {store} max` adds {more:.1} MB", mb(max));
+    }
     if let Some(io) = info["io"].as_str() {
         let _ = writeln!(text, "  requests by {io:>10}");
     }
@@ -228,6 +245,10 @@ fn text(info: &Value, tables: &[TableInfo], images: &Images) -> String {
     }
     if let Some(mount) = info.get("mount") {
         text += &mount_text(mount);
+        return text;
+    }
+    if let Some(why) = info["tables_not_shown"].as_str() {
+        let _ = writeln!(text, "  tables not shown: {why}");
         return text;
     }
     if tables.is_empty() {

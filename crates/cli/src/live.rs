@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use crate::{
     control::{Answerer, CLOSING},
+    grow,
     printable::one_line,
 };
 
@@ -20,7 +21,7 @@ pub(crate) struct Facts {
     pub(crate) map_memory: u64,
 }
 
-/// Answers `ping`, `info`, `check` and `metrics`.
+/// Answers `ping`, `info`, `check`, `metrics` and `grow SIZE`.
 pub(crate) fn answerer(facts: Facts, service: &Arc<Service>) -> Arc<Answerer> {
     // Weak, so that a client that asks for long does not keep the store open.
     let service = Arc::downgrade(service);
@@ -31,7 +32,10 @@ pub(crate) fn answerer(facts: Facts, service: &Arc<Service>) -> Arc<Answerer> {
             "info" => Ok(info(&facts, &service).to_string()),
             "check" => check(service.fs()),
             "metrics" => Ok(metrics(&facts, &service)),
-            _ => Err(format!("no such question: {question}")),
+            _ => match question.strip_prefix("grow ") {
+                Some(size) => grow::answer(service.fs(), size),
+                None => Err(format!("no such question: {question}")),
+            },
         }
     })
 }
@@ -44,6 +48,8 @@ pub(crate) fn store_info(store: &str, fs: &Nvmfs) -> Value {
         "allocated_bytes": stats.allocated_bytes,
         "store_bytes": stats.store_bytes,
         "capacity_bytes": stats.capacity_bytes,
+        // What it has, if the device cannot be measured.
+        "capacity_max_bytes": fs.ftl().capacity_max().unwrap_or(stats.capacity_bytes),
         "segment_bytes": stats.segment_bytes,
         "segments": stats.segments,
         "free_segments": stats.free_segments,

@@ -3,7 +3,7 @@
 //! Every failure is one line `lacuna: <place>: <cause>` on standard error: exit code 2 when the
 //! command line makes no sense, else 1.
 //!
-//! layers: printable < control, output, progress, size, trace < live, phases, tables < info < check, table
+//! layers: printable < control, output, progress, size, trace < grow, look < live, phases, tables < info < check, table
 //! layers: < files, flash_model, format, iobench, linkbench, mariadb_demo, metrics, mount, scrub, tpcc, trimbench
 //! layers: < verdict
 
@@ -12,10 +12,12 @@ mod control;
 mod files;
 mod flash_model;
 mod format;
+mod grow;
 mod info;
 mod iobench;
 mod linkbench;
 mod live;
+mod look;
 mod mariadb_demo;
 mod metrics;
 mod mount;
@@ -49,6 +51,7 @@ struct CommandLine {
 #[derive(Subcommand)]
 enum Command {
     Format(format::Arguments),
+    Grow(grow::Arguments),
     Info(info::Arguments),
     Check(check::Arguments),
     Scrub(scrub::Arguments),
@@ -98,6 +101,7 @@ fn main() -> ExitCode {
     mount::install_log();
     let result = match command_line.command {
         Command::Format(arguments) => format::run(&arguments),
+        Command::Grow(arguments) => grow::run(&arguments),
         Command::Info(arguments) => info::run(&arguments),
         Command::Check(arguments) => check::run(&arguments),
         Command::Scrub(arguments) => scrub::run(&arguments),

@@ -48,28 +48,21 @@ impl GrowingGeometry {
         Geometry { capacity_bytes: self.capacity_bytes.load(Ordering::Acquire), ..self.first }
     }
 
-    /// Sets the capacity to the whole blocks of `bytes`.
-    pub fn set_capacity(&self, bytes: u64) {
+    /// Makes the capacity the whole blocks of `bytes`, if that is more than it is.
+    pub fn grow(&self, bytes: u64) -> Geometry {
+        self.capacity_bytes.fetch_max(self.whole_blocks(bytes), Ordering::AcqRel);
+        self.get()
+    }
+
+    /// Makes the capacity the whole blocks of `bytes`, for a device of which nothing is in use.
+    pub(crate) fn replace(&mut self, bytes: u64) {
+        *self.capacity_bytes.get_mut() = self.whole_blocks(bytes);
+    }
+
+    fn whole_blocks(&self, bytes: u64) -> u64 {
         let block = u64::from(self.first.block_bytes);
-        self.capacity_bytes.store(bytes / block * block, Ordering::Release);
+        bytes / block * block
     }
-
-    /// Grows the device `what`, whose size is this alone.
-    ///
-    /// # Errors
-    /// [`Error::Unsupported`] for a smaller size.
-    pub fn grow(&self, what: &str, bytes: u64) -> Result<Geometry> {
-        if bytes < self.get().capacity_bytes {
-            return Err(shrinks(what));
-        }
-        self.set_capacity(bytes);
-        Ok(self.get())
-    }
-}
-
-/// The error for a device `what` that would become smaller.
-pub(crate) fn shrinks(what: &str) -> Error {
-    Error::Unsupported { what: what.to_owned(), operation: "a smaller size than it has" }
 }
 
 /// Counters of all traffic since the device was opened.
@@ -102,11 +95,11 @@ pub trait BlockDevice: Send + Sync {
     /// Size and alignment.
     fn geometry(&self) -> Geometry;
 
-    /// Makes the device larger while it is in use, if it can, and measures its size. New space reads as zeros, or as
-    /// the device's content there. Durable when it returns.
+    /// Makes the device `capacity_bytes` large while it is in use, if it is smaller and can grow, and measures it: others
+    /// may have enlarged it. New space reads as zeros, or as the device's content there. Durable when it returns.
     ///
     /// # Errors
-    /// A device that cannot grow fails only if it cannot be measured; one that can also fails if it would shrink.
+    /// When it cannot be measured, or has to grow and the system refuses. A device that cannot grow returns what it has.
     fn grow(&self, capacity_bytes: u64) -> Result<Geometry> {
         let _ = capacity_bytes;
         Ok(self.geometry())

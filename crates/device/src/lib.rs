@@ -24,6 +24,7 @@
 //!                        <- positional  files with direct I/O, shared by
 //!                             <- dir    directories
 //!                             <- raw    store files and disks; prompt: their threads' scheduling
+//! mutant                              rules that tests break
 //! ```
 
 #![forbid(unsafe_op_in_unsafe_fn)]
@@ -32,6 +33,11 @@ mod block;
 mod dir;
 mod error;
 pub mod mem;
+#[cfg(not(feature = "mutants"))]
+mod mutant;
+#[cfg(feature = "mutants")]
+#[doc(hidden)]
+pub mod mutant;
 mod patient;
 mod positional;
 mod prompt;

@@ -8,13 +8,20 @@ use rustix::{
     io::Errno,
 };
 
-use crate::{AlignedBuf, Error, Result, SECTOR};
+use crate::{
+    AlignedBuf, Error, Result, SECTOR,
+    mutant::{Rule, is_broken},
+};
 
 /// Alignment that satisfies direct I/O everywhere, in bytes: assumed where the system does not report one.
 const SAFE_ALIGN: u32 = 4096;
 
 /// Largest copy through a bounce buffer in one call, in bytes.
 const BOUNCE_BYTES: usize = 1 << 20;
+
+/// Permissions of every file that is made: who reads a store, or a table in a directory, reads all data in it, past the
+/// permissions of its files; and who can open it can hold its lock.
+pub(crate) const PRIVATE: Mode = Mode::RUSR.union(Mode::WUSR);
 
 /// An open file and the alignment that its file system demands for direct I/O.
 pub(crate) struct PositionalFile {
@@ -59,13 +66,12 @@ fn open_direct(
     flags: OFlags,
 ) -> io::Result<(fs::File, bool)> {
     let flags = flags | OFlags::CLOEXEC;
-    let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::ROTH;
-    match rustix::fs::openat(&directory, path, flags | OFlags::DIRECT, mode) {
+    match rustix::fs::openat(&directory, path, flags | OFlags::DIRECT, PRIVATE) {
         Ok(fd) => Ok((fd.into(), true)),
         // File systems without direct I/O refuse the flag so. Linux has created the file by then.
         Err(Errno::INVAL) => {
             let flags = if flags.contains(OFlags::CREATE) { flags - OFlags::EXCL } else { flags };
-            let fd = rustix::fs::openat(&directory, path, flags, mode)?;
+            let fd = rustix::fs::openat(&directory, path, flags, PRIVATE)?;
             Ok((fd.into(), false))
         }
         Err(errno) => Err(errno.into()),
@@ -186,7 +192,10 @@ impl PositionalFile {
 
     /// Makes all writes so far durable, with the length, without the times.
     pub(crate) fn sync(&self) -> Result<()> {
-        let sync = || Ok(rustix::fs::fdatasync(&self.file)?);
+        let sync = || match is_broken(Rule::FilesSynced) {
+            true => Ok(()),
+            false => Ok(rustix::fs::fdatasync(&self.file)?),
+        };
         let synced = if self.direct { sync() } else { self.cache_syncs.sync(sync) };
         synced.map_err(|error| self.error("sync", error))
     }

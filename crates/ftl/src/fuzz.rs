@@ -66,7 +66,7 @@ fn summary(bytes: &[u8]) {
     bytes[body_bytes + 4..body_bytes + 8].copy_from_slice(&crc.to_le_bytes());
     let (_, raw) = SummaryRaw::read_from_suffix(&bytes).expect("longer than a summary");
     assert_eq!(raw.body_bytes(life, SEGMENT_BYTES), Some(body_bytes));
-    let Ok(records) = raw.verify(salt, life, &bytes) else { return };
+    let Ok(records) = raw.verify(salt, life, SEGMENT_BYTES, &bytes) else { return };
     for (header, body) in records {
         entries(header, &body);
     }
@@ -125,7 +125,7 @@ pub fn checkpoint(bytes: &[u8]) {
     }
     for bytes in bytes.chunks_exact(SEGMENT_LIVE_BYTES) {
         let raw = SegmentLiveRaw::read_from_bytes(bytes).expect("chunk of that size");
-        if let Ok((live, is_out_of_use)) = raw.verify() {
+        if let Ok((live, is_out_of_use)) = raw.verify(SEGMENT_BYTES) {
             assert_eq!(live.to_raw(is_out_of_use).as_bytes(), bytes);
         }
     }

@@ -82,7 +82,8 @@
 //!
 //! # How it works
 //!
-//! The device is cut into segments. The first holds two superblock slots. The others are free, or are filled from front
+//! The device is cut into segments. The first holds two superblock slots, and copies of
+//! the superblock lie in a segment in the middle and behind the last one. The others are free, or are filled from front
 //! to back with *records*: a header, entries, payload. A batch is one record, or one per segment that it spans. Batches
 //! of data and moved extents have an append point each for every class of lifetime, logs have one; a record is never
 //! changed once it is written. A sealed segment ends in a *summary*, a copy of its headers and entries, so that they
@@ -116,7 +117,7 @@
 //!    first batch is accepted, opening makes a checkpoint durable that begins behind all older segments,
 //!    under a new epoch. (`recovery`)
 //! 7. **Changing the root is atomic.** Everything that a new root leads to is synced before the first
-//!    slot is written, and what only the old root needs is freed after both slots are. Leaves that are
+//!    slot is written, and what only the old root needs is freed after both slots and the copies are. Leaves that are
 //!    written between two checkpoints are reached through the next one only. No segment with a leaf is
 //!    reused while the durable root or the map in memory leads to it. (`checkpoint`, `media::superblock`)
 //! 8. **Nothing is overwritten that a recovery could need.** A segment is reused only when no extent is in it, the
@@ -150,7 +151,7 @@
 //!  error, options                what callers see
 //!  format                        every byte on the device
 //!  space                         sizes and limits: pure arithmetic
-//!  media                         the device, and what lies there: superblock slots, records, summaries
+//!  media                         the device, and what lies there: superblocks, records, summaries
 //!  map                           which sectors are stored where; no I/O
 //!  log                           segments, append points, tails, writes in flight, flushes, the reserve
 //!  paging                        leaves of the map into memory and out of it

@@ -41,6 +41,8 @@ pub struct FormatOptions {
     /// Segment size in bytes, a power of two from 64 KiB to 256 MiB; by default a 4096th of the
     /// capacity, at least 1 MiB and at most 64 MiB.
     pub segment_bytes: Option<u32>,
+    /// Size of the store in bytes, a multiple of 4096; by default all of the device.
+    pub capacity_bytes: Option<u64>,
     /// Overwrite whatever the device holds.
     pub force: bool,
     /// Identity of the store; by default random.
@@ -115,9 +117,6 @@ impl FromStr for Footprint {
 /// How [`crate::Ftl::open`] runs a store. None of it is stored.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Percent of the capacity kept out of use so that garbage collection stays cheap; at least a
-    /// few segments are kept in any case.
-    pub reserve_percent: u8,
     /// Never write to the device, not even to make a recovery permanent.
     pub read_only: bool,
     /// How much of the device to use.
@@ -141,7 +140,6 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Options {
         Options {
-            reserve_percent: 7,
             read_only: false,
             footprint: Footprint::Auto,
             background: false,
@@ -223,7 +221,7 @@ pub struct StreamStats {
 /// State and traffic of a store. Traffic counts from open.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Stats {
-    /// Size of the device in bytes.
+    /// Size of the store in bytes; its device may be larger, see [`crate::Ftl::capacity_max`].
     pub capacity_bytes: u64,
     /// Size of a segment in bytes.
     pub segment_bytes: u64,

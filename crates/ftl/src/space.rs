@@ -19,6 +19,8 @@ use crate::{
 /// [`crate::Ftl::batch_bytes_max`].
 pub const BATCH_BYTES_MAX: u64 = 24 << 20;
 
+/// Percent of the capacity kept out of use so that collection stays cheap; a few segments are kept in any case.
+const RESERVE_PERCENT: u64 = 7;
 /// Segments that writers leave to collection (invariant 2 of [`crate::log::reserve`]).
 pub(crate) const GC_SEGMENTS: usize = 2;
 /// Segments that collection has, at least, when a store was opened (invariant 4 there).
@@ -46,8 +48,12 @@ pub(crate) const EXTENT_BYTES: u64 = (MOVED_ENTRY_BYTES + 2 * MAP_EXTENT_BYTES) 
 pub(crate) struct Space {
     pub(crate) segments: usize,
     pub(crate) segment_bytes: usize,
+    /// Blocks of the device that the store is on: what is read and written, and what records are padded to.
     pub(crate) block_bytes: usize,
-    pub(crate) reserve_percent: u8,
+    /// The largest that the store may meet. Limits count with these, so a full store stays one on any device.
+    pub(crate) block_bytes_max: usize,
+    /// Segments that hold a superblock and nothing else.
+    pub(crate) superblock_segments: usize,
 }
 
 /// Live bytes at which batches are refused.
@@ -66,7 +72,7 @@ impl Space {
     pub(crate) fn usable_bytes(&self) -> usize {
         let records = 2 * (RECORD_HEADER_BYTES + SUMMARY_RECORD_BYTES_MAX);
         let cut = CHUNK_BYTES + MOVED_ENTRY_BYTES + 4096;
-        self.segment_bytes - RECORDS_START - records - cut - SUMMARY_BYTES - self.block_bytes
+        self.segment_bytes - RECORDS_START - records - cut - SUMMARY_BYTES - self.block_bytes_max
     }
 
     /// Largest batch in bytes: small stores could not hold old and new data side by side.
@@ -87,9 +93,9 @@ impl Space {
     /// Bytes of leaves that fit into a segment whatever their sizes are: records end on blocks, and a
     /// leaf that does not fit is left to the next segment.
     fn map_usable_bytes(&self) -> usize {
-        let room = self.segment_bytes - self.checkpoint_start();
+        let room = self.segment_bytes - RECORDS_START.next_multiple_of(self.block_bytes_max);
         let records = room.div_ceil(MAP_RECORD_BYTES - LEAF_BYTES_MAX);
-        room - records * (RECORD_HEADER_BYTES + self.block_bytes) - LEAF_BYTES_MAX
+        room - records * (RECORD_HEADER_BYTES + self.block_bytes_max) - LEAF_BYTES_MAX
     }
 
     /// Records of a checkpoint's index and counters, for `leaves` leaves.
@@ -105,7 +111,7 @@ impl Space {
         let index = leaves * MAP_INDEX_BYTES + self.segments * SEGMENT_LIVE_BYTES;
         // A root that does not fit leaves as much space unused before it.
         let root = 2 * Root::bytes_for(self.index_records(leaves));
-        let ends = 4 * (RECORD_HEADER_BYTES + self.block_bytes);
+        let ends = 4 * (RECORD_HEADER_BYTES + self.block_bytes_max);
         (leaf_bytes as usize + index + root + ends).div_ceil(self.map_usable_bytes())
     }
 
@@ -119,12 +125,7 @@ impl Space {
 
     /// Segments that may hold leaves and checkpoints when one of `weight` is done.
     pub(crate) fn map_segments_max(&self, weight: u64) -> usize {
-        Space::map_segments_beside(self.checkpoint_segments(weight))
-    }
-
-    /// The same, from what a whole checkpoint needs.
-    fn map_segments_beside(whole: usize) -> usize {
-        whole + 1
+        self.checkpoint_segments(weight) + 1
     }
 
     /// Whether a checkpoint's root can name as many records as the index of a store of this size may
@@ -133,15 +134,14 @@ impl Space {
         let extents = (self.segments * self.segment_bytes) as u64 / EXTENT_BYTES;
         let records = self.index_records((extents / LEAF_WEIGHT) as usize + 1);
         let root = RECORD_HEADER_BYTES + Root::bytes_for(records.max(self.segments));
-        self.checkpoint_start() + root <= self.segment_bytes
+        RECORDS_START.next_multiple_of(self.block_bytes_max) + root <= self.segment_bytes
     }
 
     /// Segments that must stay free for checkpoints (invariant 1 of [`crate::log::reserve`]), when `in_use` hold leaves
     /// and checkpoints, of which the one being written has taken `taken`.
     pub(crate) fn checkpoint_reserve(&self, weight: u64, in_use: usize, taken: usize) -> usize {
         let whole = self.checkpoint_segments(weight);
-        let both = whole + Space::map_segments_beside(whole);
-        whole.saturating_sub(taken).max(both.saturating_sub(in_use))
+        whole.saturating_sub(taken).max((2 * whole + 1).saturating_sub(in_use))
     }
 
     /// How many more segments must be free before a batch may be applied that takes `fresh` segments, when
@@ -188,7 +188,7 @@ impl Space {
     /// The same, but for the batch.
     fn working_segments(&self) -> usize {
         let checkpoints = self.checkpoint_segments(0) + self.map_segments_max(0) + 2;
-        1 + self.open_segments() + GC_SEGMENTS + checkpoints
+        self.superblock_segments + self.open_segments() + GC_SEGMENTS + checkpoints
     }
 
     /// Limits when `damaged` segments are out of use; `None` when the store is too small.
@@ -196,7 +196,7 @@ impl Space {
         let usable = self.usable_bytes() as u64;
         let data = self.segments.saturating_sub(self.fixed_segments() + damaged) as u64;
         let hard = data * usable / 100 * 97;
-        let kept = (self.segments as u64 - 1) * usable / 100 * u64::from(100 - self.reserve_percent.min(90));
+        let kept = (self.segments - self.superblock_segments) as u64 * usable / 100 * (100 - RESERVE_PERCENT);
         (data >= 4).then(|| Limits { grow: kept.min(hard / 100 * 97), hard })
     }
 
@@ -240,7 +240,7 @@ mod tests {
     use super::*;
 
     fn space(segments: usize, segment_bytes: usize) -> Space {
-        Space { segments, segment_bytes, block_bytes: 512, reserve_percent: 7 }
+        Space { segments, segment_bytes, block_bytes: 512, block_bytes_max: 4096, superblock_segments: 2 }
     }
 
     #[test]
@@ -289,7 +289,7 @@ mod tests {
     #[test]
     fn a_checkpoint_is_room_enough_for_its_extents() {
         for (segment_bytes, block_bytes) in [(64 << 10, 512), (64 << 10, 16 << 10), (64 << 20, 4096)] {
-            let space = Space { block_bytes, ..space(64, segment_bytes) };
+            let space = Space { block_bytes, block_bytes_max: block_bytes, ..space(64, segment_bytes) };
             let mut last = space.checkpoint_segments(0);
             for weight in (0..2_000_000).step_by(50_000) {
                 let segments = space.checkpoint_segments(weight);

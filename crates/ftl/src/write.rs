@@ -148,7 +148,7 @@ fn expected_of(log: &Log, map: &Map, batch: &Batch<'_>) -> Expected {
             // Leaves are normally in memory here; a hint would not be worth a read.
             None | Some(Err(_)) => Expected::UNKNOWN,
             Some(Ok((_, old))) => {
-                let interval = log.last_seq().0 - old.birth.0;
+                let interval = log.last_seq().0.saturating_sub(old.birth.0);
                 classes.overwritten(log.expected(old.phys.segment), interval)
             }
         };

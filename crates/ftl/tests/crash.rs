@@ -39,14 +39,26 @@ fn any_cut_leaves_a_prefix_that_holds_all_flushed_batches() {
     use Place::*;
     matrix(
         Load::Mixed,
-        &[Batch, Collection, Checkpoint, WriteBack, RetainedSummary, Reuse, Discard, Sync, Recovery, Open],
+        &[
+            Batch,
+            Collection,
+            Checkpoint,
+            WriteBack,
+            RetainedSummary,
+            Reuse,
+            Discard,
+            Sync,
+            Recovery,
+            Open,
+            Growth,
+        ],
     );
 }
 
 #[test]
 fn any_cut_among_batches_of_one_size_does() {
     use Place::*;
-    matrix(Load::Uniform, &[Batch, Collection, Checkpoint, WriteBack, Reuse, Sync, Recovery, Open]);
+    matrix(Load::Uniform, &[Batch, Collection, Checkpoint, WriteBack, Reuse, Sync, Recovery, Open, Growth]);
 }
 
 /// The same short run, cut in each of its operations in turn.

@@ -326,7 +326,8 @@ fn a_truncated_store_is_refused() {
 
 #[test]
 fn format_overwrites_only_when_forced() {
-    let options = |force| FormatOptions { segment_bytes: Some(SEGMENT_BYTES), force, uuid: None };
+    let options =
+        |force| FormatOptions { segment_bytes: Some(SEGMENT_BYTES), force, ..FormatOptions::default() };
     let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(BYTES));
     Ftl::format(device.clone(), &options(false)).unwrap();
     write(&open(&device), 0, &noise(1, 4096)).unwrap();

@@ -1,7 +1,8 @@
 //! Format version 1, as it was when this image was made: batches, relocations, summaries and retained ones, behind a
 //! checkpoint and not closed. Every later version must read it.
 //!
-//! `images/version-1` is the device after [`history`], without runs of zeros: for each run of other bytes, how many
+//! `images/version-1`, and `images/version-1-copies` of a store with copies of its superblock, are the device after
+//! [`history`], without runs of zeros: for each run of other bytes, how many
 //! zeros are left out before it and how many bytes follow (u32 each), then those bytes. A later version gets an image
 //! of its own, by `cargo test -p lacuna-ftl --test golden -- --ignored`; this one stays.
 
@@ -59,9 +60,11 @@ fn options(read_only: bool) -> Options {
     Options { read_only, background: false, ..Options::default() }
 }
 
-fn golden_store() -> Arc<dyn BlockDevice> {
+const IMAGES: [&[u8]; 2] = [include_bytes!("images/version-1"), include_bytes!("images/version-1-copies")];
+
+fn golden_store(packed: &[u8]) -> Arc<dyn BlockDevice> {
     let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(BYTES));
-    let (mut rest, mut at) = (&include_bytes!("images/version-1")[..], 0);
+    let (mut rest, mut at) = (packed, 0);
     while !rest.is_empty() {
         let number = |at: usize| u32::from_le_bytes(rest[at..at + 4].try_into().unwrap()) as usize;
         at += number(0);
@@ -79,7 +82,12 @@ fn golden_store() -> Arc<dyn BlockDevice> {
 /// The store that [`history`] leaves behind with the current code.
 fn store_of_today() -> (Arc<dyn BlockDevice>, Model) {
     let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(BYTES));
-    let format = FormatOptions { segment_bytes: Some(64 << 10), force: true, uuid: Some([7; 16]) };
+    let format = FormatOptions {
+        segment_bytes: Some(64 << 10),
+        force: true,
+        uuid: Some([7; 16]),
+        ..FormatOptions::default()
+    };
     Ftl::format(device.clone(), &format).unwrap();
     let model = history(&Ftl::open(device.clone(), options(false)).unwrap());
     (device, model)
@@ -120,8 +128,12 @@ fn make_an_image() {
 }
 
 #[test]
-fn a_store_of_version_1_is_read_and_changed() {
-    let (device, (_, mut model)) = (golden_store(), store_of_today());
+fn stores_of_version_1_are_read_and_changed() {
+    IMAGES.iter().for_each(|packed| read_and_change(packed));
+}
+
+fn read_and_change(packed: &[u8]) {
+    let (device, (_, mut model)) = (golden_store(packed), store_of_today());
     assert!(count(&*device, b"LFOP") > 20 && retained_summaries(&*device) > 0);
     let before = image(&*device);
     let ftl = Ftl::open(device.clone(), options(true)).unwrap();

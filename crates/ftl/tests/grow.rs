@@ -78,7 +78,20 @@ fn growth_that_gives_nothing_is_refused() {
     let ftl = open(device.clone());
     let error = ftl.grow(Some(SMALL + (64 << 10))).unwrap_err().to_string();
     assert!(error.contains("grown by too little"), "{error}");
-    assert!(matches!(ftl.grow(Some(SMALL)), Err(Error::Device(_))), "smaller than it has become");
+    assert_eq!(device.geometry().capacity_bytes, SMALL, "nor is the device any larger");
+    for (bytes, why) in [
+        (0, "does not become smaller"),
+        (SMALL - 4096, "does not become smaller"),
+        (2 * SMALL + 512, "not a multiple of 4096"),
+        (u64::MAX, "not a multiple of 4096"),
+        (u64::MAX / 4096 * 4096, "too many segments"),
+        (SMALL << 22, "too many segments"),
+    ] {
+        let error = ftl.grow(Some(bytes)).unwrap_err().to_string();
+        assert!(error.contains(why), "{bytes}: {error}");
+    }
+    assert_eq!(ftl.grow(Some(SMALL)).unwrap(), SMALL);
+    assert_eq!(device.geometry().capacity_bytes, SMALL);
     ftl.grow(Some(SMALL + (1 << 20))).unwrap();
 }
 

@@ -35,7 +35,7 @@ fn large() -> (Arc<dyn BlockDevice>, Ftl) {
 }
 
 fn large_on(device: &Arc<dyn BlockDevice>, summary_memory: u64) -> Ftl {
-    let options = FormatOptions { segment_bytes: Some(1 << 20), force: true, uuid: None };
+    let options = FormatOptions { segment_bytes: Some(1 << 20), force: true, ..FormatOptions::default() };
     Ftl::format(device.clone(), &options).unwrap();
     Ftl::open(device.clone(), Options { summary_memory, ..Options::default() }).unwrap()
 }

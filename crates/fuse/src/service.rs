@@ -400,6 +400,7 @@ impl Service {
         mut entry: impl FnMut(NamedAttr) -> bool,
     ) -> Result<()> {
         let _timer = self.latencies.time(Kind::Look);
+        let directory = Self::ino(number)?;
         let mut gave_any = false;
         loop {
             let mut names = Vec::with_capacity(ENTRIES_PER_STEP);
@@ -425,13 +426,21 @@ impl Service {
                 let is_counted = !matches!(&name[..], b"." | b"..");
                 let ino = Self::ino(number)?;
                 let looked_up = match is_counted {
-                    true => self.checked("lookup", number, self.posix.lookup_number(ino)),
+                    true => {
+                        let by_number = self.posix.lookup_number(directory, ino);
+                        let found = by_number.or_else(|error| match kind {
+                            // It is gone, or moved; or another directory's, which the name must not lead to.
+                            FileKind::Directory if is_stale(&error) => self.posix.lookup(directory, &name),
+                            _ => Err(error),
+                        });
+                        self.checked("lookup", number, found)
+                    }
                     false => self.getattr(number),
                 };
                 let found = match looked_up {
                     Ok(attr) => Found { attr, is_damaged: false },
                     // Removed since.
-                    Err(errno) if errno == Os::STALE.into() => continue,
+                    Err(errno) if errno == Os::STALE.into() || errno == Os::NOENT.into() => continue,
                     Err(_) => Found { attr: unknown(ino, kind), is_damaged: true },
                 };
                 gave_any = true;

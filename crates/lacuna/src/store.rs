@@ -46,12 +46,12 @@ impl Store {
         Store { engine, storage }
     }
 
-    /// Makes a store file larger while it is in use, or the store on a block device that has become larger. Returns the
-    /// size in bytes from then on; a store never becomes smaller.
+    /// Makes a store file larger while it is in use, or the store on a block device that is larger than the store. Returns
+    /// the size in bytes from then on; a store never becomes smaller.
     ///
     /// # Errors
     /// [`Error::BadOption`] for a store without a size of its own, in a directory or in memory; [`Error::BadStore`]
-    /// where the device is not that large; [`Error::ReadOnly`].
+    /// for a size that it cannot have, smaller than now or larger than the device; [`Error::ReadOnly`].
     pub fn grow(&self, bytes: u64) -> Result<u64> {
         match &self.storage {
             Some(storage) => storage.grow(bytes),

@@ -246,7 +246,6 @@ fn fallocate_is_a_change() {
     assert_eq!(moves(900, 200, zero_range), 1100);
 }
 
-/// A program that has it open sees that it changed.
 #[test]
 fn times_of_access_are_kept_as_asked_for() {
     for (access_times, nodiratime, expected) in [
@@ -279,6 +278,7 @@ fn times_of_access_are_kept_as_asked_for() {
     }
 }
 
+/// A program that has it open sees that it changed.
 #[test]
 fn to_lose_the_last_name_is_a_change() {
     let vfs = new();

@@ -152,7 +152,7 @@ impl Client<'_> {
         assert_eq!(names.len(), listed.len(), "a name is listed twice");
         for (_, ino) in &listed[2..] {
             // Only this call uses a number whose inode was not kept.
-            let found = unless(self.fs.lookup_number(*ino), &[Refusal::Stale]);
+            let found = unless(self.fs.lookup_number(directory, *ino), &[Refusal::Stale]);
             self.knows(found);
         }
     }

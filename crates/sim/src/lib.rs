@@ -7,6 +7,9 @@
 //!   delays discards, without an error. [`Fault`] records each.
 //! - [`BeforeReads`] calls a hook before each read of any device, [`HookedVfs`] calls [`Hooks`] around the calls of
 //!   any VFS, [`unreadable`] makes byte ranges of a device fail.
+//! - [`forge`] changes stores behind their checksums, as an attacker would.
+//! - [`Watchdog`] and [`peak_memory_bytes`] limit what a test may take.
+//! - [`mutation`] runs a test of a crate with one of its rules broken, and says whether an assertion noticed.
 //! - [`SeededRng`] is the only source of chance; [`for_each_seed`] runs a test for many seeds and names one that fails.
 //!
 //! # Invariants
@@ -21,7 +24,10 @@ mod before_reads;
 mod crash;
 mod device;
 mod faults;
+pub mod forge;
 mod hooked;
+mod limits;
+pub mod mutation;
 mod power;
 mod rng;
 mod seeds;
@@ -31,6 +37,7 @@ pub use before_reads::{BeforeReads, unreadable};
 pub use device::SimDevice;
 pub use faults::{Fault, FaultRates};
 pub use hooked::{HookedVfs, Hooks};
+pub use limits::{Watchdog, peak_memory_bytes};
 pub use rng::SeededRng;
 pub use seeds::for_each_seed;
 pub use vfs::SimVfs;

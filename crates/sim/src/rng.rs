@@ -1,21 +1,33 @@
 /// A small seeded generator (SplitMix64, Steele, Lea and Flood 2014). It is the only source of chance in simulations,
 /// so a seed replays a run exactly.
 #[derive(Clone, Debug)]
-pub struct SeededRng(u64);
+pub struct SeededRng {
+    state: u64,
+    /// The highest 16 bits of the first numbers, which a fuzzer chose, the next one last.
+    chosen: Vec<u16>,
+}
 
 impl SeededRng {
     /// The generator of `seed`.
     pub fn new(seed: u64) -> SeededRng {
-        SeededRng(seed)
+        SeededRng { state: seed, chosen: Vec::new() }
+    }
+
+    /// A generator whose first choices a fuzzer makes: two bytes decide the highest bits of a number, and so what
+    /// [`SeededRng::below`] makes of it.
+    pub fn choosing(bytes: &[u8]) -> SeededRng {
+        let (pairs, _) = bytes.as_chunks::<2>();
+        SeededRng { state: 0, chosen: pairs.iter().rev().map(|pair| u16::from_le_bytes(*pair)).collect() }
     }
 
     /// 64 random bits.
     pub fn next_u64(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.state;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        z ^= z >> 31;
+        self.chosen.pop().map_or(z, |chosen| u64::from(chosen) << 48 | z >> 16)
     }
 
     /// A number below `bound`.

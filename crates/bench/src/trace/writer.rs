@@ -1,4 +1,4 @@
-use std::{fs, io::Write, path::Path, sync::Arc};
+use std::{fs, io::Write, os::unix::fs::OpenOptionsExt, path::Path, sync::Arc};
 
 use lacuna_device::{Error, Result};
 use parking_lot::Mutex;
@@ -36,7 +36,7 @@ impl TraceWriter {
     /// [`Error::Exists`] when there is anything of that name, and I/O errors that name the path.
     pub fn create(path: &Path, source: TraceSource) -> Result<Arc<TraceWriter>> {
         let name = path.display().to_string();
-        let file = fs::OpenOptions::new().write(true).create_new(true).open(path);
+        let file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
         let file = file.map_err(|error| match error.kind() {
             std::io::ErrorKind::AlreadyExists => Error::Exists { name: name.clone() },
             _ => Error::io(format!("{name}: create"), error),

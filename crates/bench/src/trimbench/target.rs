@@ -82,7 +82,12 @@ impl Target for DirTarget {
     fn create(&self, name: &str, _is_log: bool) -> Result<Box<dyn TestFile>> {
         let path = self.path_of(name);
         let mut options = OpenOptions::new();
-        options.read(true).write(true).create_new(true).custom_flags(OFlags::DIRECT.bits() as i32);
+        options
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .custom_flags(OFlags::DIRECT.bits() as i32);
         let file = options.open(&path).with_context(|| path.display().to_string())?;
         Ok(Box::new(DirFile(file)))
     }

@@ -1,16 +1,22 @@
-//! What a copy takes of a file, whichever side it lies on.
+//! What a copy reads and writes, whichever side it lies on.
 
 use anyhow::Result;
 use lacuna_nvmfs::{
-    Timestamp,
+    Ino, Remains, Timestamp,
     posix::{FileKind, Runs},
 };
 
-/// The identity of a file: its device or store, and its inode number there.
+/// The identity of an object: its device or store, and its inode number there.
 pub(super) type Identity = (u64, u64);
 
 /// Names and values of extended attributes.
 pub(super) type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// The attribute that holds a POSIX access control list.
+pub(super) const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
+
+/// The permission bits that let a program act for somebody else.
+pub(super) const SET_ID: u32 = 0o6000;
 
 /// The attributes of an inode that a copy keeps.
 #[derive(Clone, Copy, Debug)]
@@ -22,21 +28,108 @@ pub(super) struct Kept {
     pub(super) size: u64,
     pub(super) accessed: Timestamp,
     pub(super) modified: Timestamp,
-    /// Of a file with several names that is no directory.
-    pub(super) identity: Option<Identity>,
+    /// Whether other names may lead to it.
+    pub(super) is_shared: bool,
 }
 
-/// A file that is read where it has data.
-pub(super) trait Reader {
-    /// Runs of data from `offset` on (a multiple of 4096, or where the runs before ended), some megabytes of
-    /// them; and up to where that is all, at most the length of the file.
-    fn read_runs(&self, offset: u64) -> Result<Runs>;
+/// An entry of a directory: its name, and in a store the inode that it names.
+#[derive(Clone, Debug)]
+pub(super) struct Entry {
+    pub(super) name: Vec<u8>,
+    pub(super) inode: Option<(Ino, FileKind)>,
+}
+
+/// An object that is copied.
+pub(super) trait Source {
+    fn identity(&self) -> Identity;
+    /// Its type, if that is known although its attributes cannot be read.
+    fn kind(&self) -> Option<FileKind> {
+        None
+    }
+    fn kept(&self) -> Result<Kept>;
+    /// Extended attributes, of a symbolic link its own.
+    fn xattrs(&self) -> Result<Xattrs>;
+    fn link_target(&self) -> Result<Vec<u8>>;
+    /// The entries of a directory, in any order.
+    fn entries(&self) -> Result<Remains<Vec<Entry>>>;
+    /// The object that an entry of this directory names.
+    fn entry(&self, entry: &Entry) -> Result<Box<dyn Source>>;
+    /// The directory above this one, which had this identity when it was left.
+    fn parent(&self, identity: Identity) -> Result<Box<dyn Source>>;
+    /// Runs of data of a file from `offset` on (a multiple of 4096, or where the runs before ended), some megabytes of
+    /// them; and up to where that is all.
+    fn read_runs(&self, offset: u64) -> Result<Remains<Runs>>;
+}
+
+/// An object that a copy made, for its user alone until it is given attributes.
+pub(super) trait Made {
+    fn identity(&self) -> Identity;
+    /// Gives it owner (where allowed), extended attributes, permissions and times. Returns what it cannot have.
+    fn keep(&self, kept: &Kept, xattrs: &Xattrs) -> Vec<String>;
 }
 
 /// A new file; ranges that are never written are holes.
-pub(super) trait Writer {
+pub(super) trait Writer: Made {
     /// Writes data, each with its offset, in order.
     fn write_runs(&self, runs: &[(u64, &[u8])]) -> Result<()>;
     /// Sets the length, and ends the file.
     fn finish(&self, size: u64) -> Result<()>;
+}
+
+/// A directory that copies go to. With `is_new` nothing in it may have the name; otherwise a file is replaced by a
+/// file, and a directory is taken for the new one. Links are neither followed nor replaced.
+pub(super) trait Directory: Made {
+    /// The identity of what has this name.
+    fn find(&self, name: &[u8]) -> Result<Option<Identity>>;
+    /// This directory and all above it.
+    fn ancestors(&self) -> Result<Vec<Identity>>;
+    /// The directory above this one, which had this identity when it was left.
+    fn parent(&self, identity: Identity) -> Result<Box<dyn Directory>>;
+    /// An empty file.
+    fn create(&self, name: &[u8], is_new: bool) -> Result<Box<dyn Writer>>;
+    /// A directory, and whether it was made.
+    fn make_directory(&self, name: &[u8], is_new: bool) -> Result<(Box<dyn Directory>, bool)>;
+    /// A symbolic link.
+    fn make_link(&self, name: &[u8], target: &[u8]) -> Result<Box<dyn Made>>;
+    /// One more name for a file that this copy made.
+    fn link(&self, name: &[u8], first: &First, is_new: bool) -> Result<()>;
+}
+
+/// The first name that a copy gave to a file with several.
+#[derive(Clone, Debug)]
+pub(super) struct First {
+    /// Its path below the directory that the copy began in.
+    pub(super) path: Vec<u8>,
+    pub(super) identity: Identity,
+}
+
+/// Permissions of a file that loses its access control list. With a list, the group's bits are the most that anybody
+/// in the list has; without one they are what the owning group has.
+pub(super) fn perm_without_acl(perm: u32, acl: &[u8]) -> u32 {
+    const HEADER_BYTES: usize = 4;
+    const OWNING_GROUP: u16 = 4;
+    let (entries, _) = acl.get(HEADER_BYTES..).unwrap_or_default().as_chunks::<8>();
+    let group = entries.iter().find_map(|[tag @ .., a, b, _, _, _, _]| {
+        (u16::from_le_bytes(*tag) == OWNING_GROUP).then_some(u32::from(u16::from_le_bytes([*a, *b])))
+    });
+    perm & !0o070 | perm & group.unwrap_or(0) << 3 & 0o070
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_its_list_a_file_is_not_open_to_its_group() {
+        // A user with rw, the owning group with r, a mask of rw.
+        let acl = |group: u8| {
+            let entry = |tag: u8, perm: u8| [tag, 0, perm, 0, 255, 255, 255, 255];
+            [&[2, 0, 0, 0][..], &entry(1, 6), &entry(2, 6), &entry(4, group), &entry(16, 6), &entry(32, 0)]
+                .concat()
+        };
+        assert_eq!(perm_without_acl(0o660, &acl(4)), 0o640);
+        assert_eq!(perm_without_acl(0o660, &acl(0)), 0o600);
+        assert_eq!(perm_without_acl(0o640, &acl(7)), 0o640);
+        assert_eq!(perm_without_acl(0o775, b"garbage"), 0o705);
+    }
 }

@@ -1,50 +1,111 @@
-//! Files outside of stores.
+//! Both ends of a copy outside of stores.
+//!
+//! Others may write where a copy reads or writes, and a store may be forged. So, below the directory that the user
+//! names:
+//!
+//! 1. Every step is one component, relative to an open directory, and follows no link.
+//! 2. Every object that a copy makes is new when it is opened (`O_EXCL`), and for its user alone until its attributes
+//!    are set, permissions last.
+//! 3. Attributes are set on open objects, never by name.
 
 use std::{
-    fs::{self, File},
+    fs::File,
     io,
     ops::Range,
-    os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt},
+    os::{
+        fd::{AsFd, AsRawFd, OwnedFd},
+        unix::fs::FileExt,
+    },
     path::Path,
+    rc::Rc,
 };
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use lacuna_nvmfs::{
-    Timestamp,
+    Remains, Timestamp,
     posix::{FileKind, Runs},
 };
 use rustix::{
     fs::{
-        AtFlags, CWD, SeekFrom, Timespec, Timestamps, XattrFlags, chownat, lgetxattr, llistxattr, lsetxattr,
-        seek, utimensat,
+        AtFlags, CWD, Dir, Mode, OFlags, ResolveFlags, SeekFrom, Stat, Timespec, Timestamps, XattrFlags,
+        chownat, fchmod, fchown, fgetxattr, flistxattr, fremovexattr, fsetxattr, fstat, futimens, getxattr,
+        linkat, listxattr, mkdirat, open, openat, openat2, readlinkat, seek, setxattr, statat, symlinkat,
+        unlinkat, utimensat,
     },
     io::Errno,
-    process::{Gid, Uid},
+    path::Arg,
+    process::{Gid, Uid, geteuid},
 };
 
-use super::contents::{Kept, Reader, Writer, Xattrs};
+use super::contents::{
+    ACCESS_ACL, Directory, Entry, First, Identity, Kept, Made, SET_ID, Source, Writer, Xattrs,
+    perm_without_acl,
+};
 
 /// Bytes that are read at a time.
 const READ_BYTES: u64 = 8 << 20;
 
-/// A file of another file system.
-pub(super) struct LocalFile(File);
+/// Longest list of names, and longest value, that Linux has.
+const XATTR_BYTES_MAX: usize = 64 << 10;
 
-impl LocalFile {
-    pub(super) fn open(path: &Path) -> io::Result<LocalFile> {
-        File::open(path).map(LocalFile)
-    }
+/// Longest name of an entry that Linux has.
+const NAME_BYTES_MAX: usize = 255;
 
-    pub(super) fn create(path: &Path) -> io::Result<LocalFile> {
-        File::create(path).map(LocalFile)
+/// How objects are opened: without following links, for this process alone, and without waiting for a fifo.
+const SAFE: OFlags = OFlags::NOFOLLOW.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
+const READ_DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(SAFE);
+
+/// The attribute that holds the POSIX access control list for what is made in a directory.
+const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
+
+/// Refuses what is no name of an entry, wherever it comes from: a path would lead elsewhere.
+fn check_name(name: &[u8]) -> Result<&[u8]> {
+    let is_reserved = matches!(name, b"" | b"." | b"..");
+    if is_reserved || name.len() > NAME_BYTES_MAX || name.contains(&b'/') || name.contains(&0) {
+        bail!("not a name of a file");
     }
+    Ok(name)
 }
 
-impl LocalFile {
+fn identity(stat: &Stat) -> Identity {
+    (stat.st_dev, stat.st_ino)
+}
+
+fn kind(stat: &Stat) -> FileKind {
+    FileKind::of_mode(stat.st_mode).unwrap_or(FileKind::Socket) // a type that only its own programs know
+}
+
+/// An object outside.
+pub(super) struct LocalSource {
+    /// A file or directory that can be read; anything else is only referred to.
+    object: File,
+    stat: Stat,
+}
+
+impl LocalSource {
+    /// Links are followed on the way to the last component, which the user named.
+    pub(super) fn open(path: &Path) -> Result<LocalSource> {
+        LocalSource::open_at(CWD, path)
+    }
+
+    fn open_at(directory: impl AsFd, name: impl Arg + Copy) -> Result<LocalSource> {
+        let found = statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        let access = match kind(&found) {
+            FileKind::File | FileKind::Directory => OFlags::RDONLY,
+            _ => OFlags::PATH,
+        };
+        let object = File::from(openat(&directory, name, access | SAFE, Mode::empty())?);
+        let stat = fstat(&object)?;
+        if kind(&stat) != kind(&found) {
+            bail!("replaced while it was copied");
+        }
+        Ok(LocalSource { object, stat })
+    }
+
     /// The next run of data at or after `offset`.
     fn next_data(&self, offset: u64) -> io::Result<Option<Range<u64>>> {
-        match seek(&self.0, SeekFrom::Data(offset)) {
-            Ok(start) => Ok(Some(start..seek(&self.0, SeekFrom::Hole(start))?)),
+        match seek(&self.object, SeekFrom::Data(offset)) {
+            Ok(start) => Ok(Some(start..seek(&self.object, SeekFrom::Hole(start))?)),
             Err(Errno::NXIO) => Ok(None),
             Err(error) => Err(error.into()),
         }
@@ -54,7 +115,7 @@ impl LocalFile {
     fn read(&self, offset: u64, bytes_max: u64) -> io::Result<Vec<u8>> {
         let (mut data, mut filled) = (vec![0; bytes_max as usize], 0);
         while filled < data.len() {
-            match self.0.read_at(&mut data[filled..], offset + filled as u64) {
+            match self.object.read_at(&mut data[filled..], offset + filled as u64) {
                 Ok(0) => break,
                 Ok(bytes) => filled += bytes,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -66,12 +127,82 @@ impl LocalFile {
     }
 }
 
-impl Reader for LocalFile {
-    fn read_runs(&self, offset: u64) -> Result<Runs> {
+impl Source for LocalSource {
+    fn identity(&self) -> Identity {
+        identity(&self.stat)
+    }
+
+    fn kept(&self) -> Result<Kept> {
+        let stat = &self.stat;
+        let time = |seconds, nanoseconds| Timestamp { seconds, nanoseconds };
+        Ok(Kept {
+            kind: kind(stat),
+            perm: stat.st_mode & 0o7777,
+            uid: stat.st_uid,
+            gid: stat.st_gid,
+            size: stat.st_size as u64,
+            accessed: time(stat.st_atime, stat.st_atime_nsec as u32),
+            modified: time(stat.st_mtime, stat.st_mtime_nsec as u32),
+            is_shared: stat.st_nlink > 1 && kind(stat) != FileKind::Directory,
+        })
+    }
+
+    fn xattrs(&self) -> Result<Xattrs> {
+        let (mut list, mut value) = (vec![0; XATTR_BYTES_MAX], vec![0; XATTR_BYTES_MAX]);
+        let path = of_proc(&self.object);
+        let is_link = kind(&self.stat) == FileKind::Symlink;
+        let len = match is_link {
+            true => listxattr(&path, &mut list[..]),
+            false => flistxattr(&self.object, &mut list[..]),
+        };
+        let len = match len {
+            Err(Errno::NOTSUP) => 0, // a file system without attributes
+            len => len?,
+        };
+        let names = list[..len].split(|byte| *byte == 0).filter(|name| !name.is_empty());
+        names
+            .map(|name| {
+                let len = match is_link {
+                    true => getxattr(&path, name, &mut value[..])?,
+                    false => fgetxattr(&self.object, name, &mut value[..])?,
+                };
+                Ok((name.to_vec(), value[..len].to_vec()))
+            })
+            .collect()
+    }
+
+    fn link_target(&self) -> Result<Vec<u8>> {
+        Ok(readlinkat(&self.object, "", Vec::new())?.into_bytes())
+    }
+
+    fn entries(&self) -> Result<Remains<Vec<Entry>>> {
+        let mut found = Vec::new();
+        for entry in Dir::read_from(&self.object)? {
+            let name = entry?.file_name().to_bytes().to_vec();
+            if name != b"." && name != b".." {
+                found.push(Entry { name, inode: None });
+            }
+        }
+        Ok(Remains { found, lost: Vec::new() })
+    }
+
+    fn entry(&self, entry: &Entry) -> Result<Box<dyn Source>> {
+        Ok(Box::new(LocalSource::open_at(&self.object, check_name(&entry.name)?)?))
+    }
+
+    fn parent(&self, identity: Identity) -> Result<Box<dyn Source>> {
+        let parent = LocalSource::open_at(&self.object, "..")?;
+        if parent.identity() != identity {
+            bail!("moved while it was copied");
+        }
+        Ok(Box::new(parent))
+    }
+
+    fn read_runs(&self, offset: u64) -> Result<Remains<Runs>> {
         let (mut runs, mut end, mut left) = (Vec::new(), offset, READ_BYTES);
         while left > 0 {
             let Some(run) = self.next_data(end)? else {
-                end = self.0.metadata()?.len().max(end);
+                end = self.object.metadata()?.len().max(end);
                 break;
             };
             let want = left.min(run.end - run.start);
@@ -80,89 +211,314 @@ impl Reader for LocalFile {
             left -= want;
             runs.push((run.start, data));
         }
-        Ok(Runs { runs, end })
+        Ok(Remains { found: Runs { runs, end }, lost: Vec::new() })
+    }
+}
+
+/// The path of an object that is open as a mere reference, for calls that take nothing else.
+fn of_proc(object: &impl AsFd) -> String {
+    format!("/proc/self/fd/{}", object.as_fd().as_raw_fd())
+}
+
+/// A directory outside.
+pub(super) struct LocalDirectory {
+    directory: OwnedFd,
+    identity: Identity,
+    /// The one that the copy began in.
+    top: Rc<OwnedFd>,
+}
+
+impl LocalDirectory {
+    /// Links are followed: the user named them.
+    pub(super) fn open(path: &Path) -> Result<LocalDirectory> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = open(path, flags, Mode::empty())?;
+        let (identity, top) = (identity(&fstat(&directory)?), Rc::new(directory.try_clone()?));
+        Ok(LocalDirectory { directory, identity, top })
+    }
+
+    /// The same directory, opened once more.
+    pub(super) fn again(&self) -> Result<LocalDirectory> {
+        Ok(LocalDirectory { directory: self.directory.try_clone()?, top: Rc::clone(&self.top), ..*self })
+    }
+
+    pub(super) fn is_empty(&self) -> Result<bool> {
+        for entry in Dir::read_from(&self.directory)? {
+            if !matches!(entry?.file_name().to_bytes(), b"." | b"..") {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn below(&self, name: impl Arg) -> Result<LocalDirectory> {
+        let directory = match openat(&self.directory, name, READ_DIRECTORY, Mode::empty()) {
+            Err(Errno::NOTDIR | Errno::LOOP) => bail!("exists already, and is not a directory"),
+            directory => directory?,
+        };
+        Ok(LocalDirectory { identity: identity(&fstat(&directory)?), directory, top: Rc::clone(&self.top) })
+    }
+
+    /// Runs `make`, which needs a free name. Unless `is_new`, a file that has the name makes way.
+    fn with_free_name<T>(
+        &self,
+        name: &[u8],
+        is_new: bool,
+        make: impl Fn(&[u8]) -> Result<T, Errno>,
+    ) -> Result<T> {
+        match make(check_name(name)?) {
+            Err(Errno::EXIST) => {}
+            made => return Ok(made?),
+        }
+        let existing = statat(&self.directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        match kind(&existing) {
+            FileKind::File if !is_new => {}
+            FileKind::Symlink => bail!("exists already, as a symbolic link"),
+            _ => bail!("exists already"),
+        }
+        unlinkat(&self.directory, name, AtFlags::empty())?;
+        Ok(make(name)?)
+    }
+}
+
+impl Made for LocalDirectory {
+    fn identity(&self) -> Identity {
+        self.identity
+    }
+
+    fn keep(&self, kept: &Kept, xattrs: &Xattrs) -> Vec<String> {
+        keep(&self.directory, kept, xattrs)
+    }
+}
+
+impl Directory for LocalDirectory {
+    fn find(&self, name: &[u8]) -> Result<Option<Identity>> {
+        match statat(&self.directory, check_name(name)?, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Ok(Some(identity(&stat))),
+            Err(Errno::NOENT) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn ancestors(&self) -> Result<Vec<Identity>> {
+        let (mut found, mut directory) = (vec![self.identity], self.directory.try_clone()?);
+        loop {
+            directory = openat(&directory, "..", OFlags::PATH | OFlags::DIRECTORY | SAFE, Mode::empty())?;
+            let above = identity(&fstat(&directory)?);
+            if found.last() == Some(&above) {
+                return Ok(found); // the root, which is its own parent
+            }
+            found.push(above);
+        }
+    }
+
+    fn parent(&self, identity: Identity) -> Result<Box<dyn Directory>> {
+        let parent = self.below("..")?;
+        if parent.identity != identity {
+            bail!("moved while it was copied");
+        }
+        Ok(Box::new(parent))
+    }
+
+    fn create(&self, name: &[u8], is_new: bool) -> Result<Box<dyn Writer>> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | SAFE;
+        let mode = Mode::RUSR | Mode::WUSR;
+        let file = self.with_free_name(name, is_new, |name| openat(&self.directory, name, flags, mode))?;
+        Ok(Box::new(LocalFile { identity: identity(&fstat(&file)?), file: file.into() }))
+    }
+
+    fn make_directory(&self, name: &[u8], is_new: bool) -> Result<(Box<dyn Directory>, bool)> {
+        let is_made = match mkdirat(&self.directory, check_name(name)?, Mode::RWXU) {
+            Err(Errno::EXIST) if is_new => bail!("exists already"),
+            Err(Errno::EXIST) => false,
+            made => made.map(|()| true)?,
+        };
+        Ok((Box::new(self.below(name)?), is_made))
+    }
+
+    fn make_link(&self, name: &[u8], target: &[u8]) -> Result<Box<dyn Made>> {
+        match symlinkat(target, &self.directory, check_name(name)?) {
+            Err(Errno::EXIST) => bail!("exists already"),
+            made => made?,
+        }
+        let link = openat(&self.directory, name, OFlags::PATH | SAFE, Mode::empty())?;
+        let stat = fstat(&link)?;
+        if kind(&stat) != FileKind::Symlink {
+            bail!("replaced while it was copied");
+        }
+        Ok(Box::new(LocalLink { identity: identity(&stat), link }))
+    }
+
+    fn link(&self, name: &[u8], first: &First, is_new: bool) -> Result<()> {
+        let split = first.path.iter().rposition(|byte| *byte == b'/');
+        let (directory, last) = match split {
+            Some(at) => {
+                let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+                let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+                let path = &first.path[..at];
+                (&openat2(&*self.top, path, flags, Mode::empty(), resolve)?, &first.path[at + 1..])
+            }
+            None => (&*self.top, &first.path[..]),
+        };
+        self.with_free_name(name, is_new, |name| {
+            linkat(directory, last, &self.directory, name, AtFlags::empty())
+        })?;
+        if self.find(name)? != Some(first.identity) {
+            unlinkat(&self.directory, name, AtFlags::empty())?;
+            bail!("its other name was replaced meanwhile");
+        }
+        Ok(())
+    }
+}
+
+/// A file that a copy made.
+struct LocalFile {
+    file: File,
+    identity: Identity,
+}
+
+impl Made for LocalFile {
+    fn identity(&self) -> Identity {
+        self.identity
+    }
+
+    fn keep(&self, kept: &Kept, xattrs: &Xattrs) -> Vec<String> {
+        keep(&self.file, kept, xattrs)
     }
 }
 
 impl Writer for LocalFile {
     fn write_runs(&self, runs: &[(u64, &[u8])]) -> Result<()> {
-        Ok(runs.iter().try_for_each(|(offset, data)| self.0.write_all_at(data, *offset))?)
+        Ok(runs.iter().try_for_each(|(offset, data)| self.file.write_all_at(data, *offset))?)
     }
 
     fn finish(&self, size: u64) -> Result<()> {
-        self.0.set_len(size)?;
-        Ok(self.0.sync_all()?)
+        self.file.set_len(size)?;
+        Ok(self.file.sync_all()?)
     }
 }
 
-/// Longest list of names, and longest value, that Linux has.
-const XATTR_BYTES_MAX: usize = 64 << 10;
-
-/// Extended attributes; none where the file system has none.
-pub(super) fn xattrs(path: &Path) -> Result<Xattrs> {
-    let mut list = vec![0; XATTR_BYTES_MAX];
-    let len = match llistxattr(path, &mut list[..]) {
-        Err(Errno::NOTSUP) => 0,
-        len => len?,
-    };
-    let names = list[..len].split(|byte| *byte == 0).filter(|name| !name.is_empty());
-    let mut value = vec![0; XATTR_BYTES_MAX];
-    names
-        .map(|name| {
-            let len = lgetxattr(path, name, &mut value[..])?;
-            Ok((name.to_vec(), value[..len].to_vec()))
-        })
-        .collect()
+/// A symbolic link that a copy made.
+struct LocalLink {
+    link: OwnedFd,
+    identity: Identity,
 }
 
-/// Warns that the target cannot hold an attribute.
-pub(super) fn left_out(target: &str, name: &[u8]) {
-    eprintln!("lacuna: {target}: without the attribute {}", String::from_utf8_lossy(name));
+impl Made for LocalLink {
+    fn identity(&self) -> Identity {
+        self.identity
+    }
+
+    fn keep(&self, kept: &Kept, xattrs: &Xattrs) -> Vec<String> {
+        let mut left_out = LeftOut::default();
+        if geteuid().is_root() {
+            let (uid, gid) = owner(kept);
+            left_out.note("its owner", chownat(&self.link, "", Some(uid), Some(gid), AtFlags::EMPTY_PATH));
+        }
+        for (name, value) in xattrs {
+            left_out.note_xattr(name, setxattr(of_proc(&self.link), &name[..], value, XattrFlags::empty()));
+        }
+        left_out.note("its times", utimensat(&self.link, "", &times(kept), AtFlags::EMPTY_PATH));
+        left_out.0
+    }
 }
 
-/// Owner (only root may give files away), extended attributes, permissions and times.
-pub(super) fn set_kept(path: &Path, kept: &Kept, xattrs: &Xattrs) -> Result<()> {
-    if rustix::process::geteuid().is_root() {
-        let (uid, gid) = (Uid::from_raw(kept.uid), Gid::from_raw(kept.gid));
-        chownat(CWD, path, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
+/// What an object cannot have, and why.
+#[derive(Default)]
+struct LeftOut(Vec<String>);
+
+impl LeftOut {
+    fn note(&mut self, what: &str, set: rustix::io::Result<()>) -> bool {
+        let set = set.map_err(|errno| self.0.push(format!("{what} ({})", io::Error::from(errno))));
+        set.is_ok()
+    }
+
+    fn note_xattr(&mut self, name: &[u8], set: rustix::io::Result<()>) -> bool {
+        self.note(&format!("the attribute {}", String::from_utf8_lossy(name)), set)
+    }
+}
+
+fn owner(kept: &Kept) -> (Uid, Gid) {
+    (Uid::from_raw(kept.uid), Gid::from_raw(kept.gid))
+}
+
+fn times(kept: &Kept) -> Timestamps {
+    let spec = |time: Timestamp| Timespec { tv_sec: time.seconds, tv_nsec: time.nanoseconds.into() };
+    Timestamps { last_access: spec(kept.accessed), last_modification: spec(kept.modified) }
+}
+
+/// Owner (only root may give files away), extended attributes, permissions and times of a file or directory.
+fn keep(object: &impl AsFd, kept: &Kept, xattrs: &Xattrs) -> Vec<String> {
+    let mut left_out = LeftOut::default();
+    let (uid, gid) = owner(kept);
+    if geteuid().is_root() {
+        left_out.note("its owner", fchown(object, Some(uid), Some(gid)));
+    }
+    let mut perm = kept.perm;
+    // A list that the directory passed on would let in whom the source keeps out.
+    for acl in [ACCESS_ACL, DEFAULT_ACL] {
+        if !xattrs.iter().any(|(name, _)| name == acl) {
+            let _ = fremovexattr(object, acl); // most have none
+        }
     }
     // A change of owner takes capabilities away, and permissions may forbid to set attributes.
     for (name, value) in xattrs {
-        match lsetxattr(path, name.as_slice(), value, XattrFlags::empty()) {
-            Err(Errno::NOTSUP | Errno::PERM) => left_out(&path.display().to_string(), name),
-            set => set?,
+        let is_set = left_out.note_xattr(name, fsetxattr(object, &name[..], value, XattrFlags::empty()));
+        if name == ACCESS_ACL && !is_set {
+            perm = perm_without_acl(perm, value);
         }
     }
-    if kept.kind != FileKind::Symlink {
-        fs::set_permissions(path, fs::Permissions::from_mode(kept.perm))?;
+    let is_owner = |stat: &Stat| (stat.st_uid, stat.st_gid) == (kept.uid, kept.gid);
+    if perm & SET_ID != 0 && !fstat(object).is_ok_and(|stat| is_owner(&stat)) {
+        perm &= !SET_ID;
+        left_out.0.push("its set-user-id and set-group-id bits (another owner)".into());
     }
-    let spec =
-        |time: lacuna_nvmfs::Timestamp| Timespec { tv_sec: time.seconds, tv_nsec: time.nanoseconds.into() };
-    let times = Timestamps { last_access: spec(kept.accessed), last_modification: spec(kept.modified) };
-    Ok(utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW)?)
+    left_out.note("its permissions", fchmod(object, Mode::from_raw_mode(perm)));
+    // Some file systems take permissions that they cannot store without an error.
+    let found = fstat(object).map(|stat| stat.st_mode & 0o7777);
+    if let Ok(found) = found
+        && found != perm
+    {
+        left_out.0.push(format!("its permissions {perm:o} (it has {found:o})"));
+    }
+    left_out.note("its times", futimens(object, &times(kept)));
+    left_out.0
 }
 
-/// The attributes of a file that a copy keeps.
-pub(super) fn kept(metadata: &fs::Metadata) -> Kept {
-    let file_type = metadata.file_type();
-    let kind = match () {
-        () if file_type.is_dir() => FileKind::Directory,
-        () if file_type.is_symlink() => FileKind::Symlink,
-        () if file_type.is_fifo() => FileKind::Fifo,
-        () if file_type.is_socket() => FileKind::Socket,
-        () if file_type.is_char_device() => FileKind::CharDevice,
-        () if file_type.is_block_device() => FileKind::BlockDevice,
-        () => FileKind::File,
-    };
-    let is_one_of_several = metadata.nlink() > 1 && kind != FileKind::Directory;
-    Kept {
-        identity: is_one_of_several.then_some((metadata.dev(), metadata.ino())),
-        kind,
-        perm: metadata.mode() & 0o7777,
-        uid: metadata.uid(),
-        gid: metadata.gid(),
-        size: metadata.size(),
-        accessed: Timestamp { seconds: metadata.atime(), nanoseconds: metadata.atime_nsec() as u32 },
-        modified: Timestamp { seconds: metadata.mtime(), nanoseconds: metadata.mtime_nsec() as u32 },
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    /// Even if the copy is interrupted, and whatever the umask, which is the process's: only this test changes it.
+    #[test]
+    fn nobody_else_can_read_a_copy_before_it_is_whole() {
+        let scratch = tempfile::tempdir().unwrap();
+        let directory = LocalDirectory::open(scratch.path()).unwrap();
+        let mode = |name: &str| {
+            std::fs::symlink_metadata(scratch.path().join(name)).unwrap().permissions().mode() & 0o7777
+        };
+        std::fs::write(scratch.path().join("file"), "an older one").unwrap();
+        let before = rustix::process::umask(Mode::empty());
+        let file = directory.create(b"file", false).unwrap();
+        let (below, is_made) = directory.make_directory(b"directory", true).unwrap();
+        rustix::process::umask(before);
+        assert!(is_made);
+        assert_eq!((mode("file"), mode("directory")), (0o600, 0o700));
+        let kept = LocalSource::open(scratch.path()).unwrap().kept().unwrap();
+        file.keep(&Kept { perm: 0o644, ..kept }, &Xattrs::new());
+        below.keep(&Kept { perm: 0o755, ..kept }, &Xattrs::new());
+        assert_eq!((mode("file"), mode("directory")), (0o644, 0o755));
+    }
+
+    #[test]
+    fn names_that_lead_elsewhere_are_refused() {
+        for name in [&b""[..], b".", b"..", b"a/b", b"/", b"a\0b", &[b'x'; 256]] {
+            assert!(check_name(name).is_err(), "{name:?}");
+        }
+        for name in [&b"a"[..], b"...", b"\xff", &[b'x'; 255]] {
+            assert_eq!(check_name(name).unwrap(), name);
+        }
     }
 }

@@ -6,11 +6,13 @@
 mod contents;
 mod copy;
 mod ends;
+mod inside;
 mod local;
 mod opened;
 mod rescue;
 
 use std::{
+    collections::HashSet,
     io::{ErrorKind, Write},
     path::PathBuf,
 };
@@ -23,7 +25,8 @@ use lacuna_nvmfs::{
 };
 
 use crate::{printable::one_line, say};
-use ends::{Operand, Target};
+use copy::{Copy, CopyOptions, Names};
+use ends::Operand;
 use opened::OpenStores;
 pub(crate) use rescue::{RescueArguments, rescue};
 
@@ -71,6 +74,9 @@ pub(crate) struct GetArguments {
     /// Directories, with all that is in them
     #[arg(long, short)]
     recursive: bool,
+    /// Keep set-user-id and set-group-id bits, and security and trusted attributes: of a store that you trust
+    #[arg(long)]
+    privileged: bool,
 }
 
 /// Remove files from a store
@@ -94,6 +100,9 @@ pub(crate) struct CopyArguments {
     /// Directories, with all that is in them
     #[arg(long, short)]
     recursive: bool,
+    /// Keep set-user-id and set-group-id bits, and security and trusted attributes: of a store that you trust
+    #[arg(long)]
+    privileged: bool,
 }
 
 pub(crate) fn list(arguments: &ListArguments) -> Result<()> {
@@ -222,16 +231,14 @@ pub(crate) fn put(arguments: &PutArguments) -> Result<()> {
     let stores = OpenStores::writable();
     let from = Operand::Outside(arguments.file.clone());
     let to = Operand::Inside(stores.parse_path(&arguments.path)?);
-    copy_all(&from, &to, arguments.recursive)?;
-    stores.close()
+    stores.close_after(copy_all(&from, &to, arguments.recursive, true))
 }
 
 pub(crate) fn get(arguments: &GetArguments) -> Result<()> {
     let stores = OpenStores::read_only();
     let from = Operand::Inside(stores.parse_path(&arguments.path)?);
     let to = Operand::Outside(arguments.file.clone());
-    copy_all(&from, &to, arguments.recursive)?;
-    stores.close()
+    stores.close_after(copy_all(&from, &to, arguments.recursive, arguments.privileged))
 }
 
 pub(crate) fn copy(arguments: &CopyArguments) -> Result<()> {
@@ -240,31 +247,37 @@ pub(crate) fn copy(arguments: &CopyArguments) -> Result<()> {
         Some(inside) => anyhow::Ok(Operand::Inside(inside)),
         None => Ok(Operand::Outside(PathBuf::from(path))),
     };
-    copy_all(&operand(&arguments.from)?, &operand(&arguments.to)?, arguments.recursive)?;
-    stores.close()
+    let (from, to) = (operand(&arguments.from)?, operand(&arguments.to)?);
+    stores.close_after(copy_all(&from, &to, arguments.recursive, arguments.privileged))
 }
 
 /// As cp(1): into `to` if that is a directory, else as `to`.
-fn copy_all(from: &Operand, to: &Operand, recursive: bool) -> Result<()> {
+fn copy_all(from: &Operand, to: &Operand, recursive: bool, privileged: bool) -> Result<()> {
     let source = from.source()?;
-    let target = Target::new(to, from.file_name())?;
-    if target.is_within(&source)? {
-        bail!("{}: cannot be copied into itself", source.name());
+    let target = to.target(from)?;
+    if target.is_within(&*source).with_context(|| target.name.clone())? {
+        bail!("{}: cannot be copied into itself", from.name());
     }
-    copy::copy(&source, &target, recursive)
+    let withholds_privileges = from.is_inside() && !to.is_inside() && !privileged;
+    let options = CopyOptions { recursive, withholds_privileges, shows: false };
+    let names = Names { from: from.name(), to: target.name, top: target.entry.clone() };
+    let mut copy = Copy::new(options, names);
+    copy.copy(source, &*target.directory, &target.entry)?;
+    copy.finish()
 }
 
 pub(crate) fn remove(arguments: &RemoveArguments) -> Result<()> {
     let stores = OpenStores::writable();
-    for path in &arguments.paths {
+    let removed = arguments.paths.iter().try_for_each(|path| {
         let path = stores.parse_path(path)?;
         let (posix, parent, name) = path.resolve_parent()?;
         let Some(name) = name else { bail!("{}: the root cannot be removed", path.name()) };
-        remove_entry(&posix, parent, &name, arguments.recursive).with_context(|| path.name())?;
-    }
-    stores.close()
+        remove_entry(&posix, parent, &name, arguments.recursive).with_context(|| path.name())
+    });
+    stores.close_after(removed)
 }
 
+/// Removes one entry; of a directory first all that is below it, without recursion: a tree may be as deep as it likes.
 fn remove_entry(posix: &Posix, parent: Ino, name: &[u8], recursive: bool) -> Result<()> {
     // That of a damaged file can be removed too.
     let (ino, kind) = posix.entry(parent, name)?;
@@ -274,10 +287,29 @@ fn remove_entry(posix: &Posix, parent: Ino, name: &[u8], recursive: bool) -> Res
     if !recursive {
         bail!("is a directory (see --recursive)");
     }
-    for (entry, _) in entries(posix, ino)? {
-        remove_entry(posix, ino, &entry, true)?;
+    let mut seen = HashSet::from([ino]);
+    let mut directories = vec![(parent, name.to_vec(), ino, entries(posix, ino)?.into_iter())];
+    while let Some((parent, name, directory, rest)) = directories.last_mut() {
+        let directory = *directory;
+        let Some((entry, _)) = rest.next() else {
+            posix.rmdir(*parent, name)?;
+            directories.pop();
+            continue;
+        };
+        let (below, kind) = posix.entry(directory, &entry)?;
+        if kind != FileKind::Directory {
+            posix.unlink(directory, &entry)?;
+        } else if seen.insert(below) {
+            directories.push((directory, entry, below, entries(posix, below)?.into_iter()));
+        } else {
+            bail!(
+                "directory {} has two names, {} among them (see check)",
+                below.number(),
+                String::from_utf8_lossy(&entry)
+            );
+        }
     }
-    Ok(posix.rmdir(parent, name).map(drop)?)
+    Ok(())
 }
 
 #[cfg(test)]

@@ -76,6 +76,12 @@ impl OpenStores {
         }
     }
 
+    /// Makes all changes durable, those before a failure too.
+    pub(super) fn close_after(self, outcome: Result<()>) -> Result<()> {
+        let closed = self.close();
+        outcome.and(closed)
+    }
+
     /// Makes all changes durable.
     pub(super) fn close(self) -> Result<()> {
         for (_, fs) in self.stores.into_inner() {

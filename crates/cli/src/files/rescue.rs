@@ -1,12 +1,13 @@
 //! `lacuna rescue`: copies the readable files of a damaged store elsewhere.
 //!
-//! It follows names from the root, and then takes the inodes without a name, which go to `lost+found`. Everything
-//! unreadable is reported in a line of its own, and left out; in files it becomes a hole.
+//! It follows names from the root, and then takes the inodes that got no name in the copy, which go to `lost+found`:
+//! the store has lost their names, or the target cannot have them. Everything unreadable, and everything that the target
+//! does not take, is reported in a line of its own, and left out; in files it becomes a hole.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::HashSet,
     fs,
-    ops::Range,
+    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -14,17 +15,17 @@ use std::{
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use lacuna_nvmfs::{
-    FILE_BYTES_MAX, Ino, Nvmfs, Options, RemainingInode,
-    posix::{FileKind, Posix},
+    Ino, Nvmfs, Options, RemainingInode, Remains,
+    posix::{FileKind, Runs},
     salvage_store,
 };
 
 use super::{
-    contents::Kept,
-    copy::runs_of_data,
-    ends::{Source, Target},
+    contents::{Directory, Entry, Identity, Kept, Source, Xattrs},
+    copy::{Copy, CopyOptions, Names},
+    inside::Inside,
+    local::LocalDirectory,
 };
-use crate::{complain, progress::Shown};
 
 /// The directory for inodes without a name.
 const LOST_AND_FOUND: &str = "lost+found";
@@ -36,152 +37,131 @@ pub(crate) struct RescueArguments {
     store: PathBuf,
     /// A directory outside, new or empty
     directory: PathBuf,
+    /// Keep set-user-id and set-group-id bits, and security and trusted attributes: of a store that you trust
+    #[arg(long)]
+    privileged: bool,
 }
 
 pub(crate) fn rescue(arguments: &RescueArguments) -> Result<()> {
-    let RescueArguments { store, directory } = arguments;
+    let RescueArguments { store, directory, privileged } = arguments;
     let (fs, damage) = salvage_store(store, Options::default())?;
-    let name = || directory.display().to_string();
-    fs::create_dir_all(directory).with_context(name)?;
-    if fs::read_dir(directory).with_context(name)?.next().is_some() {
-        bail!("{}: not empty", directory.display());
-    }
-    let mut rescue = Rescue {
-        posix: fs.posix(),
-        fs,
-        store: store.display().to_string(),
-        copied: HashMap::new(),
-        losses: 0,
-        shown: Shown::default(),
+    let to = make_directory(directory).with_context(|| directory.display().to_string())?;
+    let names = |top: &str| {
+        let below = if top.is_empty() { String::new() } else { format!("/{top}") };
+        let (from, to) = (format!("{}:{below}", store.display()), format!("{}{below}", directory.display()));
+        Names { from, to, top: top.as_bytes().to_vec() }
     };
-    damage.iter().for_each(|line| rescue.lose(line));
-    rescue.copy(Ino::ROOT, FileKind::Directory, String::new(), &Target::Outside(directory.clone()))?;
-    let is_free = |path: &PathBuf| fs::symlink_metadata(path).is_err();
-    let mut to = directory.join(LOST_AND_FOUND);
-    while !is_free(&to) {
-        to.as_mut_os_string().push("-");
-    }
-    rescue.copy_nameless(&to)?;
-    let copied = rescue.copied.len();
-    match rescue.losses {
-        0 => Ok(()),
-        losses => {
-            bail!("{}: damaged: {losses} losses, {copied} files and directories copied", store.display())
-        }
-    }
+    let options = CopyOptions { recursive: true, withholds_privileges: !privileged, shows: true };
+    let mut copy = Copy::new(options, names(""));
+    damage.into_iter().for_each(|line| copy.lose(line));
+    let root = Salvaged::new(&fs, Ino::ROOT, FileKind::Directory);
+    copy.copy_into(Box::new(root), Box::new(to.again()?))?;
+    Nameless { store: store.display().to_string(), fs: &fs, to: &to, copy: &mut copy, names: &names }
+        .copy_all()?;
+    copy.rename(names(""));
+    copy.copy_attributes(&Salvaged::new(&fs, Ino::ROOT, FileKind::Directory), &to);
+    copy.finish()
 }
 
-struct Rescue {
+/// A directory that is there and empty, or a new one.
+fn make_directory(path: &Path) -> Result<LocalDirectory> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+    let directory = LocalDirectory::open(path)?;
+    if !directory.is_empty()? {
+        bail!("not empty");
+    }
+    Ok(directory)
+}
+
+/// An object of a damaged store, of which some may be left.
+struct Salvaged {
     fs: Arc<Nvmfs>,
-    posix: Posix,
-    store: String,
-    /// The copied inodes and their targets.
-    copied: HashMap<Ino, Target>,
-    losses: u64,
-    shown: Shown,
+    ino: Ino,
+    kind: FileKind,
+    inside: Inside,
 }
 
-impl Rescue {
-    fn lose(&mut self, line: &str) {
-        self.losses += 1;
-        complain(line);
+impl Salvaged {
+    fn new(fs: &Arc<Nvmfs>, ino: Ino, kind: FileKind) -> Salvaged {
+        Salvaged { fs: Arc::clone(fs), ino, kind, inside: Inside::new(fs, ino) }
+    }
+}
+
+impl Source for Salvaged {
+    fn identity(&self) -> Identity {
+        Source::identity(&self.inside)
     }
 
-    /// The value of `part` if it could be read; otherwise reports the failure for `name`.
-    fn read<T>(&mut self, name: &str, what: &str, part: Result<T>) -> Option<T> {
-        part.inspect_err(|error| self.lose(&format!("{name}: {what}: {error:#}"))).ok()
+    fn kind(&self) -> Option<FileKind> {
+        Some(self.kind)
     }
 
-    /// Copies an inode, with all entries of a directory, to `target`. `path` is its path in the store.
-    fn copy(&mut self, ino: Ino, kind: FileKind, path: String, target: &Target) -> Result<()> {
-        let name = format!("{}:{path}", self.store);
-        if let Some(first) = self.copied.get(&ino) {
-            if kind == FileKind::Directory {
-                self.lose(&format!("{name}: leads to a directory that has another name"));
-                return Ok(());
-            }
-            return target.link_to(first).with_context(|| target.name());
-        }
-        if self.shown.is_due() {
-            eprintln!("{} copied; {name}", self.copied.len());
-        }
-        let source =
-            Source::Inside { fs: Arc::clone(&self.fs), posix: self.posix.clone(), ino, name: name.clone() };
-        let kept = self.read(&name, "length, owner and times", source.kept());
-        match kept.map_or(kind, |kept| kept.kind) {
-            FileKind::File => {
-                self.copied.insert(ino, target.clone());
-                self.copy_data(ino, kept.as_ref(), &name, target).with_context(|| target.name())?;
-            }
-            FileKind::Symlink => {
-                let Some(link) = self.read(&name, "target", source.link_target()) else { return Ok(()) };
-                self.copied.insert(ino, target.clone());
-                target.make_link(&link).with_context(|| target.name())?;
-            }
-            FileKind::Directory => {
-                self.copied.insert(ino, target.clone());
-                target.make_directory().with_context(|| target.name())?;
-                self.copy_entries(ino, &path, &name, target)?;
-            }
-            _ => {
-                self.lose(&format!("{name}: neither file, directory nor symbolic link: left out"));
-                return Ok(());
-            }
-        }
-        let Some(kept) = kept else { return Ok(()) };
-        let xattrs = self.read(&name, "attributes", source.xattrs()).unwrap_or_default();
-        target.set_kept(&kept, &xattrs).with_context(|| target.name())
+    /// Its number of names says nothing about how many there are.
+    fn kept(&self) -> Result<Kept> {
+        Ok(Kept { is_shared: true, ..self.inside.kept()? })
     }
 
-    fn copy_entries(&mut self, directory: Ino, path: &str, name: &str, target: &Target) -> Result<()> {
-        let remains = self.fs.remaining_entries(directory)?;
-        for (_, error) in remains.lost {
-            self.lose(&format!("{name}: entries: {error}"));
-        }
-        let entries: BTreeMap<_, _> =
-            remains.found.into_iter().map(|entry| (entry.name, (entry.ino, entry.kind))).collect();
-        for (entry, (ino, kind)) in entries {
-            let path = format!("{path}/{}", String::from_utf8_lossy(&entry));
-            self.copy(ino, kind, path, &target.entry(&entry)?)?;
-        }
-        Ok(())
+    fn xattrs(&self) -> Result<Xattrs> {
+        self.inside.xattrs()
     }
 
-    fn copy_data(&mut self, ino: Ino, kept: Option<&Kept>, name: &str, target: &Target) -> Result<()> {
-        let writer = target.writer()?;
-        let size_max = kept.map_or(FILE_BYTES_MAX, |kept| kept.size);
-        let (mut offset, mut end) = (0, 0);
-        while offset < size_max {
-            let remains = self.fs.remaining_data(ino, offset)?;
-            for (Range { start, end }, error) in
-                remains.lost.into_iter().filter(|(lost, _)| lost.start < size_max)
-            {
-                self.lose(&format!("{name}: bytes {start} to {}: {error}", end.min(size_max)));
-            }
-            let inside =
-                |(at, data): &(u64, Vec<u8>)| size_max.saturating_sub(*at).min(data.len() as u64) as usize;
-            let runs = remains.found.runs.iter().map(|run| (run.0, &run.1[..inside(run)]));
-            let runs: Vec<_> = runs
-                .flat_map(|(at, data)| runs_of_data(data).map(move |(skip, data)| (at + skip as u64, data)))
-                .collect();
-            writer.write_runs(&runs)?;
-            end = remains.found.runs.last().map_or(end, |(at, data)| at + data.len() as u64);
-            offset = remains.found.end;
-        }
-        writer.finish(kept.map_or(end, |kept| kept.size))
+    fn link_target(&self) -> Result<Vec<u8>> {
+        self.inside.link_target()
     }
 
-    /// Copies inodes without a name: directories first, from the top, as their entries lead to others.
-    fn copy_nameless(&mut self, to: &Path) -> Result<()> {
+    fn entries(&self) -> Result<Remains<Vec<Entry>>> {
+        let Remains { found, lost } = self.fs.remaining_entries(self.ino)?;
+        let entry = |(name, ino, kind)| Entry { name, inode: Some((ino, kind)) };
+        let found = found.into_iter().map(|of| entry((of.name, of.ino, of.kind))).collect();
+        Ok(Remains { found, lost })
+    }
+
+    fn entry(&self, entry: &Entry) -> Result<Box<dyn Source>> {
+        let (ino, kind) = entry.inode.expect("it is of this store");
+        Ok(Box::new(Salvaged::new(&self.fs, ino, kind)))
+    }
+
+    fn parent(&self, (_, number): Identity) -> Result<Box<dyn Source>> {
+        let ino = Ino::new(number).expect("it was one");
+        Ok(Box::new(Salvaged::new(&self.fs, ino, FileKind::Directory)))
+    }
+
+    fn read_runs(&self, offset: u64) -> Result<Remains<Runs>> {
+        Ok(self.fs.remaining_data(self.ino, offset)?)
+    }
+}
+
+/// The inodes that no name in the copy leads to.
+struct Nameless<'a> {
+    store: String,
+    fs: &'a Arc<Nvmfs>,
+    to: &'a LocalDirectory,
+    copy: &'a mut Copy,
+    names: &'a dyn Fn(&str) -> Names,
+}
+
+impl Nameless<'_> {
+    /// Copies them: directories first, from the top, as their entries lead to others.
+    fn copy_all(mut self) -> Result<()> {
         let remains = self.fs.remaining_inodes()?;
         for (range, error) in remains.lost {
             let (first, end) = (range.start / SECTOR, range.end / SECTOR);
-            self.lose(&format!("{}: inodes {first} to {}: {error}", self.store, end - 1));
+            self.copy.lose(format!("{}: inodes {first} to {}: {error}", self.store, end - 1));
         }
-        let (mut directories, files): (Vec<_>, Vec<_>) =
+        let (mut directories, mut files): (Vec<_>, Vec<_>) =
             remains.found.into_iter().partition(|inode| inode.kind == FileKind::Directory);
+        self.retain_uncopied(&mut directories);
+        self.retain_uncopied(&mut files);
+        if directories.is_empty() && files.is_empty() {
+            return Ok(());
+        }
+        let mut name = LOST_AND_FOUND.to_owned();
+        while self.to.find(name.as_bytes())?.is_some() {
+            name.push('-'); // the store has a file of that name
+        }
+        let (to, _) = self.to.make_directory(name.as_bytes(), true).with_context(|| name.clone())?;
         while !directories.is_empty() {
-            directories.retain(|inode| !self.copied.contains_key(&inode.ino));
+            self.retain_uncopied(&mut directories);
             let nameless: HashSet<Ino> = directories.iter().map(|inode| inode.ino).collect();
             let is_top =
                 |inode: &RemainingInode| inode.parent.is_none_or(|parent| !nameless.contains(&parent));
@@ -189,25 +169,28 @@ impl Rescue {
             directories = below;
             // Directories that contain each other in a cycle have no top.
             tops.extend(if tops.is_empty() { directories.pop() } else { None });
-            tops.iter().try_for_each(|inode| self.copy_inode(inode, to))?;
+            tops.iter().try_for_each(|inode| self.copy_inode(inode, &name, &*to))?;
         }
-        files.iter().try_for_each(|inode| self.copy_inode(inode, to))
+        files.iter().try_for_each(|inode| self.copy_inode(inode, &name, &*to))
+    }
+
+    fn retain_uncopied(&self, inodes: &mut Vec<RemainingInode>) {
+        inodes.retain(|inode| {
+            let salvaged = Salvaged::new(self.fs, inode.ino, inode.kind);
+            !self.copy.has_seen(salvaged.identity())
+        });
     }
 
     /// Copies an inode to a name of its number, unless it was copied.
-    fn copy_inode(&mut self, inode: &RemainingInode, to: &Path) -> Result<()> {
-        if self.copied.contains_key(&inode.ino) {
+    fn copy_inode(&mut self, inode: &RemainingInode, directory: &str, to: &dyn Directory) -> Result<()> {
+        let source = Salvaged::new(self.fs, inode.ino, inode.kind);
+        if self.copy.has_seen(source.identity()) {
             return Ok(());
         }
-        fs::create_dir_all(to).with_context(|| to.display().to_string())?;
         let entry = format!("#{}", inode.ino.number());
-        self.lose(&format!("{}: inode {} has lost its name", self.store, inode.ino.number()));
-        self.copy(
-            inode.ino,
-            inode.kind,
-            format!("/{LOST_AND_FOUND}/{entry}"),
-            &Target::Outside(to.join(&entry)),
-        )
+        self.copy.lose(format!("{}: inode {} has lost its name", self.store, inode.ino.number()));
+        self.copy.rename((self.names)(&format!("{directory}/{entry}")));
+        self.copy.copy(Box::new(source), to, entry.as_bytes())
     }
 }
 

@@ -32,6 +32,7 @@ use rustix::{
 use self::file::DirFile;
 use crate::{
     BatchOp, Error, File, FileId, FileProps, Result, SECTOR, StreamHint, Vfs, VfsStats, check_file_name,
+    mutant::{Rule, is_broken},
     positional::PositionalFile,
 };
 
@@ -48,8 +49,8 @@ pub struct DirOptions {
     pub read_only: bool,
 }
 
-/// A [`Vfs`] on an existing directory, opened for this process alone. Its files bypass the page
-/// cache where the file system has direct I/O.
+/// A [`Vfs`] on an existing directory, opened for this process alone. Its files bypass the page cache where the file
+/// system has direct I/O, and those that it makes are for their owner alone.
 pub struct DirVfs {
     name: String,
     directory: OwnedFd,
@@ -90,7 +91,7 @@ impl DirVfs {
             &directory,
             Path::new(LOCK_NAME),
             name.clone(),
-            OFlags::RDWR | OFlags::CREATE,
+            OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW,
         )
         .and_then(PositionalFile::in_sectors)
         .map_err(|source| error(&format!("create {LOCK_NAME} in the directory"), source))?;
@@ -139,6 +140,9 @@ impl DirVfs {
 
     fn sync_names(&self) -> Result<()> {
         self.counters.syncs.fetch_add(1, Relaxed);
+        if is_broken(Rule::NamesSynced) {
+            return Ok(());
+        }
         rustix::fs::fsync(&self.directory)
             .map_err(|errno| Error::io(format!("{}: sync the directory", self.name), errno.into()))
     }
@@ -153,7 +157,8 @@ impl DirVfs {
             errno.map_or_else(|| Error::io(name, source), |errno| self.error(name, "open", errno))
         })?;
         let mut files = self.files.lock();
-        files.by_id.retain(|_, file| Arc::strong_count(file) > 1 || file.is_dirty()); // invariant 1
+        let is_kept = |file: &Arc<DirFile>| file.is_dirty() && !is_broken(Rule::ClosedFilesKept);
+        files.by_id.retain(|_, file| Arc::strong_count(file) > 1 || is_kept(file)); // invariant 1
         let id = FileId(files.next_id);
         files.next_id += 1;
         let file = DirFile::new(id, file, self.props, self.options.read_only, Arc::clone(&self.counters));

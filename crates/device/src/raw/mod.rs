@@ -8,7 +8,7 @@ mod together;
 
 use std::{
     env, fs, io,
-    os::unix::fs::FileTypeExt,
+    os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
     sync::{
         Arc, OnceLock,
@@ -32,7 +32,8 @@ use self::{
 };
 use crate::{
     AlignedBuf, BlockDevice, DeviceStats, Error, Filled, Geometry, GrowingGeometry, Result, WriteDone,
-    block::shrinks, positional::PositionalFile,
+    mutant::{Rule, is_broken},
+    positional::{PRIVATE, PositionalFile},
 };
 
 /// Sizes of new store files are multiples of this, in bytes, so that they suit any device.
@@ -86,7 +87,7 @@ impl Counters {
 }
 
 impl RawDevice {
-    /// Creates a store file of `size_bytes` zeros that take no space yet, and opens it.
+    /// Creates a store file of `size_bytes` zeros that take no space yet, for its owner alone, and opens it.
     ///
     /// # Errors
     /// [`Error::Exists`] when there is anything of that name, [`Error::Unsupported`] for a size that is
@@ -95,14 +96,15 @@ impl RawDevice {
         let name = path.display().to_string();
         check_size(&name, size_bytes)?;
         // Made without O_DIRECT: where that is refused, the file would exist all the same.
-        let created = fs::OpenOptions::new().write(true).create_new(true).open(path);
+        let created =
+            fs::OpenOptions::new().write(true).create_new(true).mode(PRIVATE.as_raw_mode()).open(path);
         let file = created.map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => Error::Exists { name: name.clone() },
             _ => Error::io(format!("{name}: create"), error),
         })?;
         let made = file
             .set_len(size_bytes)
-            .and_then(|()| file.sync_all())
+            .and_then(|()| sync_length(&file))
             .and_then(|()| sync_parent(path))
             .map_err(|error| Error::io(format!("{name}: create with {size_bytes} bytes"), error))
             .and_then(|()| RawDevice::open(path, options));
@@ -129,6 +131,9 @@ impl RawDevice {
         }
         let mut flags = if options.read_only { OFlags::RDONLY } else { OFlags::RDWR };
         if is_block_device {
+            if !options.read_only && is_write_protected(&metadata) {
+                return Err(Error::io(format!("{name}: open"), Errno::ROFS.into()));
+            }
             flags |= OFlags::EXCL; // refused while it is mounted or held by another
         }
         let file = claim(path, flags)?;
@@ -167,9 +172,9 @@ impl RawDevice {
         let file = &self.file.file;
         file.set_len(0)
             .and_then(|()| file.set_len(size_bytes))
-            .and_then(|()| file.sync_all())
+            .and_then(|()| sync_length(file))
             .map_err(|error| self.file.error(&format!("set length to {size_bytes}"), error))?;
-        self.geometry.set_capacity(size_bytes);
+        self.geometry.replace(size_bytes);
         Ok(())
     }
 
@@ -242,11 +247,22 @@ fn try_claim(path: &Path, flags: OFlags) -> Result<Option<PositionalFile>> {
         Err(error) if error.kind() == io::ErrorKind::ResourceBusy => return Ok(None),
         Err(error) => return Err(Error::io(format!("{}: open", path.display()), error)),
     };
-    match rustix::fs::flock(&file.file, FlockOperation::NonBlockingLockExclusive) {
+    // Readers keep writers away, and not each other.
+    let lock = match flags.contains(OFlags::RDWR) {
+        true => FlockOperation::NonBlockingLockExclusive,
+        false => FlockOperation::NonBlockingLockShared,
+    };
+    match rustix::fs::flock(&file.file, lock) {
         Ok(()) => Ok(Some(file)),
         Err(Errno::WOULDBLOCK) => Ok(None),
         Err(errno) => Err(file.error("lock", errno.into())),
     }
+}
+
+/// Whether the system refuses writes to a block device. It would refuse them one by one, and open it all the same.
+fn is_write_protected(device: &fs::Metadata) -> bool {
+    let (major, minor) = (rustix::fs::major(device.rdev()), rustix::fs::minor(device.rdev()));
+    fs::read(format!("/sys/dev/block/{major}:{minor}/ro")).is_ok_and(|flag| flag.starts_with(b"1"))
 }
 
 /// Size in bytes. Block devices have none in their metadata; the end of either is where seeking ends.
@@ -262,8 +278,16 @@ fn check_size(name: &str, size_bytes: u64) -> Result<()> {
     Ok(())
 }
 
+/// Makes the length of a file durable.
+fn sync_length(file: &fs::File) -> io::Result<()> {
+    if is_broken(Rule::LengthsSynced) { Ok(()) } else { file.sync_all() }
+}
+
 /// Makes the name of a new file durable.
 fn sync_parent(path: &Path) -> io::Result<()> {
+    if is_broken(Rule::NamesSynced) {
+        return Ok(());
+    }
     let parent = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
@@ -282,19 +306,15 @@ impl BlockDevice for RawDevice {
 
     /// Makes a store file longer, by a hole. A block device is as large as it is.
     fn grow(&self, capacity_bytes: u64) -> Result<Geometry> {
-        self.check_writable("change of a store opened read-only")?;
-        if !self.is_block_device {
+        if !self.is_block_device && capacity_bytes > measure(&self.file)? {
+            self.check_writable("change of a store opened read-only")?;
             check_size(&self.file.name, capacity_bytes)?;
-            if capacity_bytes < measure(&self.file)? {
-                return Err(shrinks(&self.file.name));
-            }
             let file = &self.file.file;
             file.set_len(capacity_bytes)
-                .and_then(|()| file.sync_all())
+                .and_then(|()| sync_length(file))
                 .map_err(|error| self.file.error(&format!("set length to {capacity_bytes}"), error))?;
         }
-        self.geometry.set_capacity(measure(&self.file)?.max(self.geometry().capacity_bytes));
-        Ok(self.geometry())
+        Ok(self.geometry.grow(measure(&self.file)?))
     }
 
     fn is_sparse(&self) -> bool {
@@ -543,9 +563,12 @@ mod tests {
         device.write_at(0, &[1; 4096]).unwrap();
         assert_eq!(device.grow(2 * SIZE).unwrap().capacity_bytes, 2 * SIZE);
         device.write_at(2 * SIZE - 4096, &[2; 4096]).unwrap();
-        for nonsense in [SIZE, 3 * SIZE + 1] {
-            assert!(device.grow(nonsense).is_err());
-        }
+        assert!(device.grow(3 * SIZE + 1).is_err());
+        assert_eq!(device.grow(SIZE).unwrap().capacity_bytes, 2 * SIZE, "it does not become smaller");
+        // Another program may have enlarged it.
+        fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(3 * SIZE + 511).unwrap();
+        assert_eq!(device.grow(0).unwrap().capacity_bytes / 4096, 3 * SIZE / 4096);
+        fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(2 * SIZE).unwrap();
         drop(device);
         let device = RawDevice::open(&path, RawOptions::default()).unwrap();
         let mut back = [9; 4096];

@@ -17,8 +17,10 @@
 //! Latch order: all pages that a mini-transaction already holds; the header; pages of the list; then the page that is
 //! allocated, which no other thread can be waiting for.
 
+mod page_set;
 mod truncate;
 
+pub(crate) use page_set::PageSet;
 pub(crate) use truncate::{truncate, truncate_all};
 
 use std::sync::Arc;
@@ -33,7 +35,7 @@ use crate::{
     },
     pool::WriteGuard,
     space::{Space, corrupt},
-    types::{PageId, PageNo, Result},
+    types::{Circle, PageId, PageNo, Result},
 };
 
 /// The page that holds a file's allocation state.
@@ -53,6 +55,8 @@ const LISTED: usize = HEADER_BYTES + 8;
 /// Their numbers.
 const ENTRIES: usize = HEADER_BYTES + 16;
 const ENTRY_BYTES: usize = 8;
+/// No file has so many pages. Numbers below it are added and multiplied without a look.
+const PAGES_MAX: u64 = 1 << 40;
 
 /// The latched allocation state of a file.
 pub(crate) struct Allocator<'a> {
@@ -86,7 +90,10 @@ impl<'a> Allocator<'a> {
         if ops::kind(&header) != Some(PageKind::Space) {
             return Err(corrupt(space, HEADER_PAGE, "not an allocation page"));
         }
-        let head = PageNo(u64_at(&header, FREE_HEAD));
+        let (head, used) = (PageNo(u64_at(&header, FREE_HEAD)), u64_at(&header, USED));
+        if used == 0 || used > PAGES_MAX || head.0 >= used || u64_at(&header, FREE_COUNT) > used {
+            return Err(corrupt(space, HEADER_PAGE, "pages in use, or free ones, that cannot be"));
+        }
         let list = if head.0 == 0 { None } else { Some(pager.write(space, head)?) };
         Ok(Allocator { pager, space, header, list })
     }
@@ -130,6 +137,7 @@ impl<'a> Allocator<'a> {
             return Ok(list);
         }
         let page = self.entry(&list, listed - 1)?;
+        self.pager.pool().must_not_be_mine(self.space, page)?;
         put_listed(mtr, &mut list, listed - 1);
         mtr.hold(list);
         self.put(mtr, FREE_COUNT, count.saturating_sub(1));
@@ -180,13 +188,10 @@ impl<'a> Allocator<'a> {
     /// Pages in use or free, and the free ones. For checks.
     pub(crate) fn survey(&self) -> Result<(u64, Vec<PageNo>)> {
         let used = u64_at(&self.header, USED);
-        if used == 0 {
-            return Err(corrupt(self.space, HEADER_PAGE, "no pages in use"));
-        }
-        let mut free = Vec::new();
+        let (mut free, mut circle) = (Vec::new(), Circle::new());
         let mut next = PageNo(u64_at(&self.header, FREE_HEAD));
         while next.0 != 0 {
-            if free.len() as u64 > used || next.0 >= used {
+            if circle.closes(next) || next.0 >= used {
                 return Err(corrupt(self.space, next, "free list runs in a circle or out of the file"));
             }
             free.push(next);

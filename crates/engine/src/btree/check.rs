@@ -2,11 +2,11 @@
 
 use super::{ROOT, Tree};
 use crate::{
-    alloc::Allocator,
+    alloc::{Allocator, PageSet},
     overflow::{self, UndoChains},
     page::{node::Node, overflow::Reference},
-    space::corrupt,
-    types::{PageNo, Result, TableId},
+    space::{Space, corrupt},
+    types::{PageNo, Result, TableId, TxnId},
 };
 
 /// Counts of a check.
@@ -22,15 +22,14 @@ pub(crate) struct TreeReport {
 
 impl Tree<'_> {
     /// Checks that every node lies between its fences, that every page of the file is in the tree, in a
-    /// chain of the tree's or of an undo record's, or free, once, and that all pages read well. The tree must
-    /// not change meanwhile.
-    pub(crate) fn check(self, undo: &UndoChains) -> Result<TreeReport> {
+    /// chain of the tree's or of an undo record's, or free, once, that all pages read well, and that no record is of
+    /// the transaction `next` or a later one. The tree must not change meanwhile.
+    pub(crate) fn check(self, undo: &UndoChains, next: TxnId) -> Result<TreeReport> {
         let mut report = TreeReport::default();
         let (used, free) = Allocator::latch(self.pager, self.space)?.survey()?;
-        let mut seen = vec![false; used as usize];
-        seen[0] = true;
-        for page in &free {
-            mark(self.space, &mut seen, *page)?;
+        let mut seen = Seen { pages: PageSet::default(), used, next };
+        for page in free.iter().chain(&[PageNo(0)]) {
+            seen.mark(self.space, *page)?;
         }
         report.free_pages = free.len() as u64;
         let root = self.pager.read(self.space, ROOT)?;
@@ -44,12 +43,12 @@ impl Tree<'_> {
         }
         for chain in undo.announced.iter().filter_map(of_table) {
             // The leaf or a later change may own it by now.
-            if !seen.get(chain.first.0 as usize).is_some_and(|seen| *seen) {
+            if !seen.pages.contains(chain.first) {
                 self.check_chain(chain, &mut seen, &mut report)?;
             }
         }
-        if let Some(lost) = seen.iter().position(|seen| !seen) {
-            return Err(corrupt(self.space, PageNo(lost as u64), "neither in use nor free"));
+        if let Some(lost) = seen.pages.first_missing(used) {
+            return Err(corrupt(self.space, lost, "neither in use nor free"));
         }
         Ok(report)
     }
@@ -59,10 +58,10 @@ impl Tree<'_> {
         page: PageNo,
         low: &[u8],
         high: Option<&[u8]>,
-        seen: &mut [bool],
+        seen: &mut Seen,
         report: &mut TreeReport,
     ) -> Result<()> {
-        mark(self.space, seen, page)?;
+        seen.mark(self.space, page)?;
         let guard = self.pager.read(self.space, page)?;
         let node = Node::new(&guard);
         for slot in 0..node.count() {
@@ -77,6 +76,9 @@ impl Tree<'_> {
             for slot in 0..node.count() {
                 let cell = node.leaf_cell(slot);
                 report.records += u64::from(!cell.is_deleted());
+                if cell.txn >= seen.next {
+                    return Err(corrupt(self.space, page, "a record of a transaction that never was"));
+                }
                 if let Some(chain) = cell.reference() {
                     self.check_chain(chain, seen, report)?;
                 }
@@ -95,21 +97,27 @@ impl Tree<'_> {
 }
 
 impl Tree<'_> {
-    fn check_chain(self, chain: Reference, seen: &mut [bool], report: &mut TreeReport) -> Result<()> {
+    fn check_chain(self, chain: Reference, seen: &mut Seen, report: &mut TreeReport) -> Result<()> {
         overflow::check(self.pager, self.space, chain, |page| {
             report.overflow_pages += 1;
-            mark(self.space, seen, page)
+            seen.mark(self.space, page)
         })
     }
 }
 
-fn mark(space: &crate::space::Space, seen: &mut [bool], page: PageNo) -> Result<()> {
-    match seen.get_mut(page.0 as usize) {
-        Some(seen) if !*seen => {
-            *seen = true;
-            Ok(())
+/// The pages that were met, of those that the file has; and the limits of what is in them.
+struct Seen {
+    pages: PageSet,
+    used: u64,
+    /// The first transaction that did not write.
+    next: TxnId,
+}
+
+impl Seen {
+    fn mark(&mut self, space: &Space, page: PageNo) -> Result<()> {
+        if page.0 >= self.used {
+            return Err(corrupt(space, page, "beyond the file's pages"));
         }
-        Some(_) => Err(corrupt(space, page, "reached twice")),
-        None => Err(corrupt(space, page, "beyond the file's pages")),
+        if self.pages.insert(page) { Ok(()) } else { Err(corrupt(space, page, "reached twice")) }
     }
 }

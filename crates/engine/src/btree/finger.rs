@@ -33,6 +33,11 @@ pub(crate) struct Finger {
 }
 
 impl Finger {
+    /// The next look goes down from the root.
+    pub(crate) fn forget(&mut self) {
+        self.page = None;
+    }
+
     /// Whether `key`, which is greater than one that belongs into the finger's leaf and was not found there, belongs
     /// there too. The leaf is still latched.
     pub(crate) fn is_before_bound(&self, key: &[u8]) -> bool {

@@ -38,6 +38,8 @@ use crate::{
     types::{PageNo, Result},
 };
 
+/// Greatest level of a root: each level has twice as many pages at least.
+const LEVEL_MAX: u16 = 64;
 /// Where every tree starts.
 const ROOT: PageNo = PageNo(1);
 
@@ -127,9 +129,27 @@ impl<'a> Tree<'a> {
 
     fn write_child(self, parent: Node<'_>, slot: usize) -> Result<WriteGuard> {
         let number = parent.child(slot);
+        // The parent is latched shared, so a page that names itself would wait for itself.
+        if number == ROOT || number == parent.number() {
+            return Err(corrupt(self.space, number, "a node above in the place of a child"));
+        }
         let child = self.pager.write(self.space, number)?;
         self.check_node(&child, number, Some(parent.level() - 1))?;
+        self.check_fences(parent, slot, Node::new(&child), number)?;
         Ok(child)
+    }
+
+    /// Guards against keys that belong to another child: who changes this one could not find them again, and would put
+    /// them out of order when nodes are merged.
+    fn check_fences(self, parent: Node<'_>, slot: usize, child: Node<'_>, number: PageNo) -> Result<()> {
+        // The first key of an inner node is empty, whatever its fence is.
+        let (first, count) = (usize::from(!child.is_leaf()), child.count());
+        let is_low = first < count && child.key(first) < parent.key(slot);
+        let is_high = count > 0 && slot + 1 < parent.count() && child.key(count - 1) >= parent.key(slot + 1);
+        match is_low || is_high {
+            true => Err(corrupt(self.space, number, "keys outside of the node's fences")),
+            false => Ok(()),
+        }
     }
 
     /// Guards against pages that are sound in themselves but do not belong where a pointer led.
@@ -144,6 +164,9 @@ impl<'a> Tree<'a> {
                 number,
                 format!("node of level {found} in the place of level {want}"),
             )),
+            None if found > LEVEL_MAX => {
+                Err(corrupt(self.space, number, format!("a root of level {found}, higher than any tree")))
+            }
             _ => Ok(()),
         }
     }

@@ -179,7 +179,8 @@ pub(crate) fn validate(page: &[u8]) -> Result<(), &'static str> {
     match kind(page) {
         Some(PageKind::Node) => node::validate(page),
         Some(PageKind::Overflow) => overflow::Link::parse(page).map(|_| ()),
-        Some(PageKind::Space | PageKind::Undo | PageKind::Free | PageKind::Hole) => Ok(()),
+        Some(PageKind::Undo) => undo::validate(page),
+        Some(PageKind::Space | PageKind::Free | PageKind::Hole) => Ok(()),
         None => Err("unknown page kind"),
     }
 }

@@ -162,6 +162,14 @@ pub(crate) fn used(page: &[u8]) -> usize {
     u32_at(page, USED) as usize
 }
 
+/// Checks a page of undo records just read from a device.
+pub(crate) fn validate(page: &[u8]) -> Result<(), &'static str> {
+    match (RECORDS..=page.len() - TRAILER_BYTES).contains(&used(page)) {
+        true => Ok(()),
+        false => Err("undo records that end outside of their page"),
+    }
+}
+
 /// Copies a page of undo records with its unused bytes zeroed, so that an image of it compresses well.
 pub(crate) fn copy_tidied(page: &[u8], out: &mut [u8]) {
     let end = page.len() - TRAILER_BYTES;

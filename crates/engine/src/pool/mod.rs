@@ -280,6 +280,9 @@ impl Pool {
                 self.misses.fetch_add(u64::from(to_fill.1.is_none()), Ordering::Relaxed);
                 return self.fill(space, to_fill).map(filled);
             }
+            if frame.is_mine() {
+                return Err(needed_twice(space, page));
+            }
             let guard = latch(frame);
             if !frame_of(&guard).failed.load(Ordering::Acquire) {
                 return Ok(guard);
@@ -347,6 +350,13 @@ impl Pool {
             blank(&mut guard);
             return guard;
         }
+    }
+
+    /// Refuses a page that this thread has latched exclusively, and so needs for something else.
+    pub(crate) fn must_not_be_mine(&self, space: &Space, page: PageNo) -> Result<()> {
+        let id = PageId { table: space.id(), page };
+        let frame = self.shard(id).lock().find(id, self.now());
+        if frame.is_some_and(|frame| frame.is_mine()) { Err(needed_twice(space, page)) } else { Ok(()) }
     }
 
     fn shard(&self, id: PageId) -> &Mutex<Shard> {
@@ -451,6 +461,10 @@ fn fill_page(space: &Space, newest: Lsn, kept: Option<&[u8]>, guard: &mut WriteG
     let mut block = AlignedBuf::zeroed(blocks.block_bytes());
     space.file().read_at(space.offset(page), &mut block)?;
     load(&block, guard)
+}
+
+fn needed_twice(space: &Space, page: PageNo) -> Error {
+    corrupt(space, page, "one change needs it for two purposes")
 }
 
 fn read_image(space: &Space, page: PageNo, newest: Lsn, guard: &mut WriteGuard) -> Result<()> {

@@ -219,7 +219,7 @@ impl Store {
         let mut checks = Vec::new();
         for (name, id) in named {
             let space = engine.spaces().get(id).expect("recovery found each table's file");
-            let r = Tree::new(engine.pager(), &space).check(&chains)?;
+            let r = Tree::new(engine.pager(), &space).check(&chains, engine.txns().next())?;
             checks.push(TableCheck {
                 name,
                 records: r.records,

@@ -97,6 +97,11 @@ impl ActiveTxns {
         self.publish_oldest(&numbers);
     }
 
+    /// The number of the next transaction; all before it may have written.
+    pub(crate) fn next(&self) -> TxnId {
+        TxnId(self.running.lock().next)
+    }
+
     /// Starts a transaction under a new number.
     pub(crate) fn start(&self) -> Arc<Running> {
         let mut numbers = self.running.lock();

@@ -521,6 +521,8 @@ impl Txn {
                 drop(leaf);
                 tree.split(key, more_bytes, logged)?;
                 *has_split = true;
+                // To the leaf that was split, wherever a forged leaf with the key lies.
+                finger_of(&mut self.fingers, space.id()).forget();
                 continue;
             }
             if self.change(space, leaf, slot, is_new, key, value.map(|value| (flags, value)))? {

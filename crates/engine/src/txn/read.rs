@@ -17,7 +17,7 @@ use crate::{
     },
     space::{Space, corrupt},
     txn::TxnEngine,
-    types::{Result, TxnId},
+    types::{Circle, Result, TxnId},
     undo,
 };
 
@@ -136,8 +136,9 @@ fn find_visible<'c>(
         return Ok(current());
     }
     let mut value = cell.value.to_vec();
-    let (mut txn, mut ptr) = (cell.txn, cell.undo);
+    let (mut txn, mut ptr, mut circle) = (cell.txn, cell.undo, Circle::new());
     loop {
+        undo::must_go_on(&engine.undo, &mut circle, ptr)?;
         let record = match reader.view {
             Some(_) => undo::read_kept(&engine.undo, ptr)?,
             None => match undo::read(&engine.undo, ptr, txn)? {

@@ -24,7 +24,7 @@ use crate::{
     pool::WriteGuard,
     space::{Space, corrupt},
     txn::TxnEngine,
-    types::{Error, Result, UndoPtr},
+    types::{Circle, Error, Result, UndoPtr},
     undo::{self, UndoLog},
 };
 
@@ -34,6 +34,7 @@ use crate::{
 /// Each step is one mini-transaction that restores a record and retracts its undo record, so that an interrupted
 /// rollback continues where it stopped.
 pub(crate) fn roll_back(engine: &TxnEngine, log: UndoLog, keep: UndoPtr) -> Result<()> {
+    let mut circle = Circle::new();
     loop {
         engine.flusher.throttle()?;
         let newest = log.newest(&engine.undo)?;
@@ -43,6 +44,10 @@ pub(crate) fn roll_back(engine: &TxnEngine, log: UndoLog, keep: UndoPtr) -> Resu
         // Recovery takes the pointer from the device.
         let missing = || corrupt(engine.undo.space(), newest.page(), "an undo record that counts is missing");
         let record = undo::read(&engine.undo, newest, log.txn())?.ok_or_else(missing)?;
+        // A record that became that of a chain without an owner is taken back once more.
+        if circle.closes((newest, record.change)) {
+            return Err(corrupt(engine.undo.space(), newest.page(), "undo records that run in a circle"));
+        }
         if record.previous.is_none() && is_broken(Rule::RollbacksWhole) {
             let mut mtr = Mtr::new();
             let mut first = log.retract(&engine.undo, &mut mtr, record.previous)?;
@@ -94,6 +99,9 @@ fn take_back(engine: &TxnEngine, log: UndoLog, ptr: UndoPtr, record: &UndoRecord
         let slot = slot.ok_or_else(astray)?;
         let value = node.leaf_cell(slot).value;
         let old_value = value_before(record, value).ok_or_else(astray)?;
+        if old_value.len() > space.page_bytes() / 4 {
+            return Err(astray());
+        }
         let grown = old_value.len().saturating_sub(value.len());
         let logged = LOGGED_OP_BYTES + LEAF_CELL_HEADER + record.key.len() + old_value.len();
         // A deletion that was committed when we overwrote it, and that no view needs any more: its own purge may have
@@ -188,8 +196,9 @@ fn free_chain(
 /// chains that it replaced or deleted. `newest` is the log's newest record. All views see the transaction. May be
 /// repeated.
 pub(crate) fn purge(engine: &TxnEngine, log: UndoLog, newest: UndoPtr) -> Result<()> {
-    let mut ptr = newest;
+    let (mut ptr, mut circle) = (newest, Circle::new());
     while !ptr.is_none() {
+        undo::must_go_on(&engine.undo, &mut circle, ptr)?;
         engine.flusher.throttle()?;
         let record = undo::read_kept(&engine.undo, ptr)?;
         ptr = purge_change(engine, log, ptr, &record).map(|()| record.previous)?;

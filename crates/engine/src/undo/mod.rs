@@ -37,7 +37,7 @@ use lacuna_page::TRAILER_BYTES;
 use smallvec::SmallVec;
 
 use crate::{
-    alloc::Allocator,
+    alloc::{Allocator, PageSet},
     flush::Flusher,
     mtr::{Mtr, Pager},
     mutant::{Rule, is_broken},
@@ -51,9 +51,9 @@ use crate::{
             USED, UndoRecord, used,
         },
     },
-    pool::WriteGuard,
+    pool::{ReadGuard, WriteGuard},
     space::{Space, corrupt},
-    types::{PageNo, Result, TableId, TxnId, UndoPtr},
+    types::{Circle, PageNo, Result, TableId, TxnId, UndoPtr},
     undo::slots::{Clearance, Slots},
 };
 
@@ -93,6 +93,25 @@ impl UndoFile {
 
     pub(crate) fn slots(&self) -> &Slots {
         &self.slots
+    }
+
+    /// An undo page, latched to be changed.
+    fn write(&self, page: PageNo) -> Result<WriteGuard> {
+        let guard = self.pager.write(&self.space, page)?;
+        self.must_be_undo(&guard, page).map(|()| guard)
+    }
+
+    /// An undo page.
+    fn read(&self, page: PageNo) -> Result<ReadGuard> {
+        let guard = self.pager.read(&self.space, page)?;
+        self.must_be_undo(&guard, page).map(|()| guard)
+    }
+
+    fn must_be_undo(&self, page: &[u8], number: PageNo) -> Result<()> {
+        match ops::kind(page) {
+            Some(PageKind::Undo) => Ok(()),
+            _ => Err(corrupt(&self.space, number, "not an undo page")),
+        }
     }
 }
 
@@ -172,13 +191,9 @@ impl UndoLog {
         mut record: UndoRecord<'_>,
         is_first: bool,
     ) -> Result<(UndoPtr, Latched)> {
-        let space = file.space();
         let mut pages = SmallVec::new();
-        let (mut first, link) = if is_first {
-            self.claim(file, mtr, &mut pages)?
-        } else {
-            (file.pager.write(space, self.first())?, None)
-        };
+        let (mut first, link) =
+            if is_first { self.claim(file, mtr, &mut pages)? } else { (file.write(self.first())?, None) };
         assert_eq!(u64_at(&first, TXN), self.txn.0, "invariant 1");
         record.previous = UndoPtr(u64_at(&first, RECORD));
         let mut bytes = Scratch::new();
@@ -188,7 +203,7 @@ impl UndoLog {
         let link_bytes = bytes.len();
         record.encode(&mut bytes);
         let last = PageNo(u64_at(&first, LAST));
-        let mut last = if last == self.first() { None } else { Some(file.pager.write(space, last)?) };
+        let mut last = if last == self.first() { None } else { Some(file.write(last)?) };
         let room = UNDO_PAGE_BYTES - TRAILER_BYTES;
         if used(last.as_ref().unwrap_or(&first)) + bytes.len() > room {
             add_page(file, mtr, &mut pages, &mut first, &mut last)?;
@@ -231,7 +246,7 @@ impl UndoLog {
             mtr.apply(&mut first, PageOp::Blank { kind: PageKind::Undo });
             pages.push(allocator.header);
         } else {
-            first = file.pager.write(space, self.first())?;
+            first = file.write(self.first())?;
         }
         let newest = self.txn.0.max(u64_at(&first, TXN)).max(u64_at(&first, NEWEST));
         if self.appends {
@@ -280,12 +295,12 @@ impl UndoLog {
 
     /// The newest record that counts.
     pub(crate) fn newest(self, file: &UndoFile) -> Result<UndoPtr> {
-        Ok(UndoPtr(u64_at(&file.pager.read(file.space(), self.first())?, RECORD)))
+        Ok(UndoPtr(u64_at(&file.read(self.first())?, RECORD)))
     }
 
     /// Notes that the newest record was undone and the one before it counts now.
     pub(crate) fn retract(self, file: &UndoFile, mtr: &mut Mtr, previous: UndoPtr) -> Result<WriteGuard> {
-        let mut first = file.pager.write(file.space(), self.first())?;
+        let mut first = file.write(self.first())?;
         assert_eq!(u64_at(&first, TXN), self.txn.0, "invariant 1");
         put(mtr, &mut first, RECORD, &previous.0.to_le_bytes());
         Ok(first)
@@ -299,7 +314,7 @@ impl UndoLog {
         ptr: UndoPtr,
         change: Change,
     ) -> Result<WriteGuard> {
-        let mut page = file.pager.write(file.space(), ptr.page())?;
+        let mut page = file.write(ptr.page())?;
         parse(file, &page, ptr)?;
         put(mtr, &mut page, ptr.offset(), &[change as u8]);
         Ok(page)
@@ -308,7 +323,7 @@ impl UndoLog {
     /// Marks the transaction committed; the record's end is the commit's LSN.
     pub(crate) fn commit(self, file: &UndoFile) -> Result<crate::types::Lsn> {
         let mut mtr = Mtr::new();
-        let mut first = file.pager.write(file.space(), self.first())?;
+        let mut first = file.write(self.first())?;
         assert_eq!(u64_at(&first, TXN), self.txn.0, "invariant 1");
         put(&mut mtr, &mut first, STATE, &[State::Committed as u8]);
         mtr.commit(&file.pager, &mut [&mut first])
@@ -316,14 +331,14 @@ impl UndoLog {
 
     /// Whether the log has more than its first page.
     pub(crate) fn is_chained(self, file: &UndoFile) -> Result<bool> {
-        Ok(u64_at(&file.pager.read(file.space(), self.first())?, NEXT) != 0)
+        Ok(u64_at(&file.read(self.first())?, NEXT) != 0)
     }
 
     /// Notes that nothing of the transaction, whose changes were all undone, is left in a slot that holds logs of
     /// others.
     pub(crate) fn leave(self, file: &UndoFile) -> Result<()> {
         let mut mtr = Mtr::new();
-        let mut first = file.pager.write(file.space(), self.first())?;
+        let mut first = file.write(self.first())?;
         assert_eq!(u64_at(&first, TXN), self.txn.0, "invariant 1");
         put(&mut mtr, &mut first, STATE, &[State::Idle as u8]);
         mtr.commit(&file.pager, &mut [&mut first])?;
@@ -334,7 +349,7 @@ impl UndoLog {
     /// claimed since, its log is that of the first page, and without a link.
     pub(crate) fn forget(self, file: &UndoFile, older: usize) -> Result<()> {
         let mut mtr = Mtr::new();
-        let mut first = file.pager.write(file.space(), self.first())?;
+        let mut first = file.write(self.first())?;
         let mut links = older as u32;
         if u64_at(&first, TXN) == self.txn.0 {
             put(&mut mtr, &mut first, STATE, &[State::Idle as u8]);
@@ -351,7 +366,7 @@ impl UndoLog {
 
     /// Whether an idle slot has neither links nor pages but the first.
     pub(crate) fn is_clear(self, file: &UndoFile) -> Result<bool> {
-        let first = file.pager.read(file.space(), self.first())?;
+        let first = file.read(self.first())?;
         Ok(u64_at(&first, NEXT) == 0 && u32_at(&first, LINKS) == 0)
     }
 }
@@ -366,7 +381,7 @@ fn first_page(slot: u32) -> PageNo {
 pub(crate) fn clear(file: &UndoFile, clearance: &Clearance) -> Result<()> {
     assert!(clearance.keep().is_none(), "invariant 5");
     let mut mtr = Mtr::new();
-    let mut first = file.pager.write(file.space(), first_page(clearance.slot()))?;
+    let mut first = file.write(first_page(clearance.slot()))?;
     put(&mut mtr, &mut first, STATE, &[State::Idle as u8]);
     put(&mut mtr, &mut first, RECORD, &0u64.to_le_bytes());
     if u32_at(&first, LINKS) != 0 {
@@ -386,19 +401,19 @@ pub(crate) fn trim(file: &UndoFile, clearance: &Clearance) -> Result<()> {
     while keep != Some(first_no) {
         file.flusher.throttle()?;
         let mut mtr = Mtr::new();
-        let mut first = file.pager.write(space, first_no)?;
+        let mut first = file.write(first_no)?;
         let next = PageNo(u64_at(&first, NEXT));
         if keep == Some(next) {
             break;
         }
         if next.0 == 0 {
-            assert!(
-                keep.is_none() || is_broken(Rule::OneGivesPagesBack),
-                "invariant 5: a page to keep is there"
-            );
-            break;
+            // Not by invariant 5; but what recovery kept came from the device.
+            match keep.filter(|_| !is_broken(Rule::OneGivesPagesBack)) {
+                None => break,
+                Some(keep) => return Err(corrupt(space, keep, "an undo page that is needed is in no chain")),
+            }
         }
-        let mut page = file.pager.write(space, next)?;
+        let mut page = file.write(next)?;
         let behind = u64_at(&page, NEXT);
         put(&mut mtr, &mut first, NEXT, &behind.to_le_bytes());
         let mut allocator = Allocator::latch(&file.pager, space)?;
@@ -430,6 +445,14 @@ pub(crate) fn read_kept(file: &UndoFile, ptr: UndoPtr) -> Result<UndoRecord<'sta
     parse(file, &file.pager.read(file.space(), ptr.page())?, ptr)
 }
 
+/// Refuses a chain of undo records that comes back to one, `ptr` being the next.
+pub(crate) fn must_go_on(file: &UndoFile, circle: &mut Circle<UndoPtr>, ptr: UndoPtr) -> Result<()> {
+    match circle.closes(ptr) {
+        true => Err(corrupt(file.space(), ptr.page(), "undo records that run in a circle")),
+        false => Ok(()),
+    }
+}
+
 /// State and log of every slot ever used, and the greatest transaction number ever, for recovery.
 /// Slots are handed out in any order, so the page of one may not have been made yet although that of a
 /// later one has.
@@ -443,6 +466,7 @@ pub(crate) fn survey(file: &UndoFile) -> Result<(Vec<(UndoLog, State)>, TxnId)> 
     let mut newest = TxnId::NONE;
     for slot in 0..bound as u32 {
         let Some(page) = file.pager.read_if_written(space, PageNo(1 + u64::from(slot)))? else { continue };
+        file.must_be_undo(&page, PageNo(1 + u64::from(slot)))?;
         file.slots.set_made(slot);
         let state = match page[STATE] {
             0 => State::Idle,
@@ -453,13 +477,16 @@ pub(crate) fn survey(file: &UndoFile) -> Result<(Vec<(UndoLog, State)>, TxnId)> 
         newest = newest.max(TxnId(u64_at(&page, TXN))).max(TxnId(u64_at(&page, NEWEST)));
         found.push((UndoLog::new(slot, TxnId(u64_at(&page, TXN)), false), state));
     }
-    Ok((found, newest))
+    match newest.0 < TxnId::MAX / 2 {
+        true => Ok((found, newest)),
+        false => Err(corrupt(space, PageNo(0), format!("numbers of transactions have come to {}", newest.0))),
+    }
 }
 
 /// Committed logs of the slot that may not be purged yet, and the newest record of each. No transaction may write
 /// meanwhile.
 pub(crate) fn committed_logs(file: &UndoFile, log: UndoLog, state: State) -> Result<Vec<(UndoLog, UndoPtr)>> {
-    let first = file.pager.read(file.space(), log.first())?;
+    let first = file.read(log.first())?;
     let mut logs = Vec::new();
     if state == State::Committed {
         logs.push((log, UndoPtr(u64_at(&first, RECORD))));
@@ -469,7 +496,11 @@ pub(crate) fn committed_logs(file: &UndoFile, log: UndoLog, state: State) -> Res
     if is_broken(Rule::HistoryPurged) {
         links = 0;
     }
+    let mut circle = Circle::new();
     for _ in 0..links {
+        if circle.closes(link) {
+            return Err(corrupt(file.space(), link.page(), "links that run in a circle"));
+        }
         let record = read_kept(file, link)?;
         if record.change != Change::Link {
             return Err(corrupt(file.space(), link.page(), "an undo record in place of a link"));
@@ -490,7 +521,9 @@ pub(crate) fn chains(file: &UndoFile) -> Result<UndoChains> {
             logs.push((log, log.newest(file)?));
         }
         for (log_of, mut ptr) in logs {
+            let mut circle = Circle::new();
             while !ptr.is_none() {
+                must_go_on(file, &mut circle, ptr)?;
                 let record = read_kept(file, ptr)?;
                 let is_running = is_active && log_of == log;
                 match (record.change, record.old_reference()) {
@@ -514,28 +547,22 @@ pub(crate) fn chains(file: &UndoFile) -> Result<UndoChains> {
 pub(crate) fn check(file: &UndoFile) -> Result<()> {
     let space = file.space();
     let (used, free) = Allocator::latch(&file.pager, space)?.survey()?;
-    let mut seen = vec![false; used as usize];
-    let mut mark = |page: PageNo| match seen.get_mut(page.0 as usize) {
-        Some(seen) if !*seen => {
-            *seen = true;
-            Ok(())
-        }
-        _ => Err(corrupt(space, page, "reached twice, or beyond the file's pages")),
+    let mut seen = PageSet::default();
+    let mut mark = |page: PageNo| match page.0 < used && seen.insert(page) {
+        true => Ok(()),
+        false => Err(corrupt(space, page, "reached twice, or beyond the file's pages")),
     };
     (0..=u64::from(SLOTS)).map(PageNo).chain(free).try_for_each(&mut mark)?;
     for (log, _) in survey(file)?.0 {
-        let mut next = PageNo(u64_at(&file.pager.read(space, log.first())?, NEXT));
+        let mut next = PageNo(u64_at(&file.read(log.first())?, NEXT));
         while next.0 != 0 {
             mark(next)?;
-            let page = file.pager.read(space, next)?;
-            if ops::kind(&page) != Some(PageKind::Undo) {
-                return Err(corrupt(space, next, "not an undo page"));
-            }
+            let page = file.read(next)?;
             next = PageNo(u64_at(&page, NEXT));
         }
     }
-    match seen.iter().position(|seen| !seen) {
-        Some(lost) => Err(corrupt(space, PageNo(lost as u64), "neither in use nor free")),
+    match seen.first_missing(used) {
+        Some(lost) => Err(corrupt(space, lost, "neither in use nor free")),
         None => Ok(()),
     }
 }

@@ -25,13 +25,12 @@ impl UndoLog {
         table: TableId,
         keys: impl Iterator<Item = &'k [u8]>,
     ) -> Result<(Vec<UndoPtr>, Latched)> {
-        let space = file.space();
         let mut pages = SmallVec::new();
-        let mut first = file.pager.write(space, self.first())?;
+        let mut first = file.write(self.first())?;
         assert_eq!(u64_at(&first, TXN), self.txn.0, "invariant 1");
         let mut previous = UndoPtr(u64_at(&first, RECORD));
         let last = PageNo(u64_at(&first, LAST));
-        let mut last = if last == self.first() { None } else { Some(file.pager.write(space, last)?) };
+        let mut last = if last == self.first() { None } else { Some(file.write(last)?) };
         let mut keys = keys.peekable();
         let least = RECORD_HEADER + keys.peek().expect("at least one").len();
         let room = UNDO_PAGE_BYTES - TRAILER_BYTES;

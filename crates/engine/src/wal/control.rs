@@ -23,6 +23,8 @@ use crate::{
 pub(crate) const NAME: &str = "control";
 const SLOT_BYTES: u64 = 4096;
 const SECTOR: usize = 512;
+/// Greatest sequence, epoch and offset in the log that is taken for one.
+const COUNTER_MAX: u64 = 1 << 62;
 const MAGIC: u64 = u64::from_le_bytes(*b"LacunaDB");
 const VERSION: u32 = 1;
 /// Features that a reader of version 1 must know. A later program that writes something else adds a bit; a program that
@@ -185,6 +187,12 @@ fn parse(sectors: &[u8], vfs: &str) -> Result<Option<(u64, Root)>> {
         return bad("was written before version 1 was finished".into());
     }
     let (epoch, checkpoint) = (slot.epoch.get(), Lsn(slot.checkpoint.get()));
+    // Nobody counts that far. It leaves all that is added to them later far from its end.
+    if [slot.sequence.get(), epoch, checkpoint.0].iter().any(|counter| *counter > COUNTER_MAX)
+        || !checkpoint.0.is_multiple_of(SECTOR as u64)
+    {
+        return bad("names a sequence, an epoch or a checkpoint that cannot be".into());
+    }
     Ok(parse_salt(behind).map(|salt| (slot.sequence.get(), Root { epoch, checkpoint, salt })))
 }
 

@@ -18,6 +18,8 @@ use crate::{
 
 /// Bytes of log in a file.
 pub(crate) const SEGMENT_BYTES: u64 = 1 << 40;
+/// Files of a log, so that each of its offsets is a number.
+const SEGMENTS_MAX: u64 = 1 << 23;
 /// Step by which a file is extended, so that few writes change its length.
 const EXTEND_BYTES: u64 = 64 << 20;
 
@@ -28,7 +30,7 @@ fn file_name(segment: u64) -> String {
 
 fn parse_file_name(name: &str) -> Option<u64> {
     let segment = name.strip_prefix("wal.")?.parse().ok()?;
-    (file_name(segment) == name).then_some(segment)
+    (file_name(segment) == name && segment < SEGMENTS_MAX).then_some(segment)
 }
 
 /// Whether a file of that name belongs to a log.
@@ -87,14 +89,24 @@ impl LogFiles {
             .map_or(0, |(segment, open)| segment * self.segment_bytes + open.bytes.min(self.segment_bytes)))
     }
 
-    /// Whether the file of `at` holds nothing from there on.
-    pub(crate) fn is_hole_from(&self, at: Lsn) -> Result<bool> {
+    /// Bytes from `at` on in which the file of `at` holds nothing, up to its end: all but less than `unit`. It looks at
+    /// longer and longer pieces, so a file that is one long hole with a byte at its end takes few looks.
+    pub(crate) fn hole_bytes(&self, at: Lsn, unit: u64) -> Result<u64> {
         let (segment, offset) = self.segment(at);
-        let open = self.open.lock().get(&segment).cloned();
-        match open {
-            Some(open) if offset < open.bytes => Ok(open.file.allocated(offset, open.bytes - offset)? == 0),
-            _ => Ok(true),
+        let Some(open) = self.open.lock().get(&segment).cloned() else { return Ok(0) };
+        let rest = open.bytes.saturating_sub(offset);
+        let (mut hole, mut len) = (0, unit);
+        while hole < rest {
+            let piece = len.min(rest - hole);
+            if open.file.allocated(offset + hole, piece)? == 0 {
+                (hole, len) = (hole + piece, len.saturating_mul(2));
+            } else if len > unit {
+                len = unit;
+            } else {
+                break;
+            }
         }
+        Ok(hole)
     }
 
     /// Whether groups that start there lie in one file.

@@ -89,8 +89,9 @@ impl LogReader {
         while at < end {
             // Mostly there is nothing but a hole, and reading it would take long.
             let is_first = at == self.at || at.0.is_multiple_of(READ_BYTES as u64);
-            if is_first && self.files.is_hole_from(at)? {
-                at = self.files.next_file(at);
+            let hole = if is_first { self.files.hole_bytes(at, READ_BYTES as u64)? } else { 0 };
+            if hole > 0 {
+                at = Lsn(at.0 + hole);
                 continue;
             }
             let Some(first) = self.load(at, SECTOR)? else {

@@ -101,23 +101,28 @@ impl Loader<'_> {
                     for bytes in record.body.chunks_exact(MAP_INDEX_BYTES) {
                         let raw = MapIndexRaw::read_from_bytes(bytes).expect("chunk of that size");
                         let entry = raw.verify(self.space.segments as u32, self.space.segment_bytes);
-                        index.push(entry.map_err(flawed)?);
+                        let entry: IndexEntry = entry.map_err(flawed)?;
+                        // Checked here, so that records named again and again are not read without end.
+                        let is_next = index.last().map_or(entry.start == 0, |last| last.start < entry.start);
+                        if !is_next {
+                            return Err(flawed("the index is not in order"));
+                        }
+                        index.push(entry);
                     }
                 }
                 RecordKind::Segments if record.body.len().is_multiple_of(SEGMENT_LIVE_BYTES) => {
                     for bytes in record.body.chunks_exact(SEGMENT_LIVE_BYTES) {
                         let raw = SegmentLiveRaw::read_from_bytes(bytes).expect("chunk of that size");
-                        let (live, is_out_of_use) = raw.verify().map_err(flawed)?;
+                        let (live, is_out_of_use) = raw.verify(self.space.segment_bytes).map_err(flawed)?;
+                        if counters.len() == self.space.segments {
+                            return Err(flawed("counters of more segments than there are"));
+                        }
                         counters.push(live);
                         out_of_use.push(is_out_of_use);
                     }
                 }
                 _ => return Err(flawed("neither index nor counters")),
             }
-        }
-        if counters.len() > self.space.segments {
-            let reason = format!("counters of {} segments, of {}", counters.len(), self.space.segments);
-            return Err(self.volume.corrupt("checkpoint index", 0, reason));
         }
         // The store may have grown since.
         counters.resize(self.space.segments, Live::default());
@@ -147,11 +152,6 @@ fn check(root: &Root, index: &[IndexEntry], counters: &[Live], segments: &[SegNo
     }
     if in_leaves != in_segments {
         return Err(format!("leaves sum up to {in_leaves:?}, segments to {in_segments:?}"));
-    }
-    if index.first().is_some_and(|first| first.start != 0)
-        || index.windows(2).any(|pair| pair[0].start >= pair[1].start)
-    {
-        return Err("the index is not in order".into());
     }
     match segments.iter().find(|segment| counters[segment.0 as usize].extents > 0) {
         Some(segment) => Err(format!("it maps data into its own segment {}", segment.0)),

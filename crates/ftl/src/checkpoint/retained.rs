@@ -3,7 +3,8 @@
 //! Data that is overwritten soon dies within segments that are younger than the checkpoint. Their payload is garbage,
 //! but recovery replays their records: it needs every batch number without a gap, and the relocations that lead on to
 //! later places. A retained summary is the summary of such a segment, byte for byte, in a segment of the map: a few
-//! thousandths of it, where a checkpoint under scattered overwrites is most of the map.
+//! thousandths of it, where a checkpoint under scattered overwrites is most of the map. Without them Zipf 0.99 at 80%
+//! live writes 2.2% more (`cargo run --release -p lacuna-ftl --example amplification -- 80 4096 0.99`).
 //!
 //! Invariants:
 //! 1. A retained summary is written only after the death of its segment is durable. It carries the marks of that flush,
@@ -84,6 +85,6 @@ impl Checkpointer {
 
     fn may_be_retained(&self, life: Life, summary: &[u8]) -> bool {
         let bytes_max = (self.volume.space().segment_bytes / SEGMENT_SHARE).min(MAP_RECORD_BYTES);
-        summary.len() <= bytes_max && records_of(summary, self.volume.salt(), life).is_ok()
+        summary.len() <= bytes_max && records_of(&self.volume, summary, life).is_ok()
     }
 }

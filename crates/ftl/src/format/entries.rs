@@ -5,7 +5,7 @@
 use std::ops::Range;
 
 use super::{
-    Flaw, Life, RECORD_HEADER_BYTES, RecordHeader, RecordKind,
+    Flaw, Life, RECORD_HEADER_BYTES, RecordHeader, RecordKind, check_counters,
     varint::{self, VARINT_BYTES_MAX},
 };
 use crate::{
@@ -65,6 +65,7 @@ impl Entry {
         if record.kind != holds {
             return Err("entry of a kind that the record cannot hold");
         }
+        check_counters(&[self.birth.0])?;
         if is_move != (self.birth.0 != 0) {
             return Err("relocation without a birth, or a batch with one");
         }

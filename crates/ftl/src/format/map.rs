@@ -8,7 +8,7 @@ use zerocopy::{
     little_endian::{U16, U32, U64},
 };
 
-use super::{Flaw, RECORD_HEADER_BYTES, RECORDS_START};
+use super::{Flaw, RECORD_HEADER_BYTES, RECORDS_START, check_counters};
 use crate::{
     SECTOR,
     addr::{CHUNK_BYTES, CHUNK_SECTORS, GRAIN, PhysAddr, SegNo, Seq},
@@ -61,6 +61,7 @@ impl Extent {
         if self.birth == Seq(0) {
             return Err("extent that no batch wrote");
         }
+        check_counters(&[self.birth.0])?;
         let end = self.phys.offset() + stored;
         if self.phys.segment.0 == 0 || self.phys.segment.0 >= segments || end > segment_bytes {
             return Err("chunk outside the store");
@@ -225,11 +226,13 @@ impl Live {
 }
 
 impl SegmentLiveRaw {
-    /// Checks the counters of one segment. Also returns whether it is out of use.
-    pub(crate) fn verify(&self) -> Result<(Live, bool), Flaw> {
+    /// Checks the counters of one segment of `segment_bytes`. Also returns whether it is out of use.
+    pub(crate) fn verify(&self, segment_bytes: usize) -> Result<(Live, bool), Flaw> {
         let extents = self.extents.get();
         let live = Live { bytes: self.bytes.get(), extents: extents & !OUT_OF_USE };
-        match (live.bytes == 0) == (live.extents == 0) {
+        // Extents share no byte, and each has a grain at least.
+        let fits = live.bytes <= segment_bytes as u64 && live.extents <= live.bytes / GRAIN as u64;
+        match (live.bytes == 0) == (live.extents == 0) && fits {
             true => Ok((live, extents & OUT_OF_USE != 0)),
             false => Err("counters of a segment that cannot be"),
         }

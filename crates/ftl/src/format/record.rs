@@ -7,7 +7,7 @@ use zerocopy::{
     little_endian::{U16, U32, U64},
 };
 
-use super::{Flaw, Life, Marks, Salt, seal};
+use super::{Flaw, Life, Marks, Salt, check_counters, seal};
 use crate::{
     addr::{SegNo, Seq},
     mutant::{Rule, is_broken},
@@ -193,6 +193,7 @@ impl RecordHeaderRaw {
         if self.space.get() != 0 || self.flags & !FLAG_LAST_PART != kind.flags() {
             return Err("record of an unknown space or with unknown flags");
         }
+        check_counters(&[self.seq.get(), self.flushed_seq.get()])?;
         Ok(RecordHeader {
             kind,
             last_part: self.flags & FLAG_LAST_PART != 0,

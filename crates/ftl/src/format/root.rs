@@ -7,7 +7,7 @@ use zerocopy::{
     little_endian::{U32, U64},
 };
 
-use super::Flaw;
+use super::{Flaw, check_counters};
 use crate::addr::{SegNo, Seq};
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -78,6 +78,7 @@ impl Position {
             generation: raw.generation.get(),
             offset: raw.offset.get(),
         };
+        check_counters(&[place.generation])?;
         if place.segment.0 == 0 || place.segment.0 >= segments || place.offset as usize > segment_bytes {
             return Err("root names a place outside the store");
         }
@@ -114,9 +115,11 @@ impl Root {
     /// Reads the body of a verified root record.
     pub(crate) fn parse(bytes: &[u8], segments: u32, segment_bytes: usize) -> Result<Root, Flaw> {
         let (raw, rest) = RootRaw::read_from_prefix(bytes).map_err(|_| "root is too short")?;
-        if rest.len() != raw.records.get() as usize * size_of::<PositionRaw>() || raw.reserved != [0; 24] {
+        let is_whole = (raw.records.get() as usize).checked_mul(size_of::<PositionRaw>()) == Some(rest.len());
+        if !is_whole || raw.reserved != [0; 24] {
             return Err("root of a bad length");
         }
+        check_counters(&[raw.start_seq.get(), raw.start_move.get(), raw.generation_next.get()])?;
         let mut positions = [None; POSITIONS];
         for (position, raw) in positions.iter_mut().zip(&raw.positions) {
             if raw.segment.get() != 0 {

@@ -24,6 +24,22 @@ pub(crate) fn seal(first: u32, bytes: &[u8], crc_at: usize) -> u32 {
     crc32c_append(crc, &bytes[crc_at + 4..])
 }
 
+/// Batches, relocations, epochs, generations and superblocks are counted up one by one. A store in which one of these
+/// numbers is larger was not made by counting; it is refused, so that none ever overflows. From half of that on a store
+/// can only be salvaged, and from a quarter on a check reports it: what a check calls sound can be used for longer than
+/// anybody lives.
+pub(crate) const COUNTER_MAX: u64 = 1 << 62;
+
+pub(crate) const BEYOND_COUNTER_MAX: Flaw = "a counter beyond all that can be counted to";
+
+/// Refuses counters that were not counted up to.
+pub(crate) fn check_counters(counters: &[u64]) -> Result<(), Flaw> {
+    match counters.iter().all(|counter| *counter <= COUNTER_MAX) {
+        true => Ok(()),
+        false => Err(BEYOND_COUNTER_MAX),
+    }
+}
+
 /// Up to which batch and up to which relocation all was durable at some moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Marks {

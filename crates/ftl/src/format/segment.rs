@@ -7,7 +7,7 @@ use zerocopy::{
     little_endian::{U16, U32, U64},
 };
 
-use super::{Flaw, Life, Marks, Salt, VERSION, seal};
+use super::{Flaw, Life, Marks, Salt, VERSION, check_counters, seal};
 use crate::{
     SECTOR,
     addr::{SegNo, Seq},
@@ -92,6 +92,8 @@ impl SegmentHeaderRaw {
             return Err("unknown segment version");
         }
         let kind = SegmentKind::from_raw(self.kind).ok_or("unknown kind of segment")?;
+        check_counters(&[self.generation.get(), self.epoch.get(), self.opened_seq.get()])?;
+        check_counters(&[self.flushed_seq.get(), self.flushed_move.get()])?;
         Ok(SegmentHeader {
             kind,
             segment,

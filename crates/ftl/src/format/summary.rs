@@ -10,7 +10,7 @@ use zerocopy::{
 };
 
 use super::{
-    Flaw, Life, RECORD_HEADER_BYTES, RECORDS_START, RecordHeader, RecordKind, Salt, seal,
+    Flaw, Life, RECORD_HEADER_BYTES, RECORDS_START, RecordHeader, RecordKind, Salt, check_counters, seal,
     varint::{self, VARINT_BYTES_MAX},
 };
 use crate::{
@@ -95,8 +95,13 @@ impl Before {
         self.note(header);
     }
 
-    /// Takes the copy of a record off the front of `rest`.
-    fn take(&mut self, life: Life, rest: &mut &[u8]) -> Result<(RecordHeader, Vec<u8>), Flaw> {
+    /// Takes the copy of a record of a segment of `segment_bytes` off the front of `rest`.
+    fn take(
+        &mut self,
+        life: Life,
+        segment_bytes: usize,
+        rest: &mut &[u8],
+    ) -> Result<(RecordHeader, Vec<u8>), Flaw> {
         let (flags, behind) = rest.split_first().ok_or(SHORT)?;
         *rest = behind;
         let seq = varint::stepped(self.seq, varint::take(rest)?);
@@ -110,6 +115,7 @@ impl Before {
             usize::try_from(body_bytes).ok().and_then(|len| rest.split_at_checked(len)).ok_or(SHORT)?;
         *rest = behind;
         let narrow = |number| u32::try_from(number).map_err(|_| "record of a bad length, offset or part");
+        check_counters(&[seq, flushed_seq])?;
         let header = RecordHeader {
             kind: if flags & flag::RELOCATION != 0 { RecordKind::Relocation } else { RecordKind::Batch },
             last_part: flags & flag::LAST_PART != 0,
@@ -123,6 +129,10 @@ impl Before {
         };
         if flags & !flag::ALL != 0 || (header.total_bytes as usize) < RECORD_HEADER_BYTES + body.len() {
             return Err("record with unknown flags or a bad length");
+        }
+        let end = u64::from(header.offset) + u64::from(header.total_bytes);
+        if u64::from(header.offset) < self.end || end > segment_bytes as u64 {
+            return Err("record that lies over another one or outside its segment");
         }
         self.note(&header);
         Ok((header, body.to_vec()))
@@ -195,11 +205,12 @@ impl SummaryRaw {
     }
 
     /// Verifies the seal over `bytes`, which are the copies and the summary, and returns headers and
-    /// bodies of all records as they are in the segment.
+    /// bodies of all records as they are in the segment, of `segment_bytes`.
     pub(crate) fn verify(
         &self,
         salt: Salt,
         life: Life,
+        segment_bytes: usize,
         bytes: &[u8],
     ) -> Result<Vec<(RecordHeader, Vec<u8>)>, Flaw> {
         let (mut rest, _) = bytes.split_at(bytes.len() - SUMMARY_BYTES);
@@ -212,7 +223,7 @@ impl SummaryRaw {
         }
         let (mut records, mut before) = (Vec::new(), Before::first());
         while !rest.is_empty() {
-            records.push(before.take(life, &mut rest)?);
+            records.push(before.take(life, segment_bytes, &mut rest)?);
         }
         if records.len() != self.records.get() as usize {
             return Err("summary of another number of records");
@@ -231,6 +242,7 @@ pub(crate) fn retained_life(
 ) -> Result<Life, Flaw> {
     let (_, raw) = SummaryRaw::read_from_suffix(bytes).map_err(|_| SHORT)?;
     let life = Life { segment: SegNo(raw.segment.get()), generation: raw.generation.get(), epoch };
+    check_counters(&[life.generation])?;
     let len = raw.body_bytes(life, segment_bytes).map(|body| body + SUMMARY_BYTES);
     match (life.segment.0 as usize) < segments && len == Some(bytes.len()) {
         true => Ok(life),

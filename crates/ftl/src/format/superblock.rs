@@ -7,7 +7,7 @@ use zerocopy::{
     little_endian::{U32, U64},
 };
 
-use super::{Flaw, seal};
+use super::{Flaw, check_counters, seal};
 use crate::{
     SECTOR,
     addr::{SegNo, Seq},
@@ -15,8 +15,12 @@ use crate::{
 
 /// The format that this code writes, and the newest that it reads.
 pub(crate) const VERSION: u32 = 1;
-/// Feature bits of version 1: retained summaries and segments marked as out of use; packed entries and summaries.
-pub(crate) const FEATURES: u64 = 3;
+/// Feature bits of every store of version 1: retained summaries and segments marked as out of use; packed entries and
+/// summaries.
+const FEATURES: u64 = 3;
+/// Feature bit: the superblock has copies beside its slots, and records are padded to the blocks of the device that the
+/// store is on, which may be another one each time, and whose blocks may be any up to `block_bytes`.
+const FEATURE_COPIES: u64 = 4;
 /// Start of the two superblock slots on the device, in bytes.
 pub(crate) const SUPERBLOCK_SLOTS: [u64; 2] = [0, 32 << 10];
 /// Smallest and largest segment size.
@@ -24,6 +28,13 @@ pub(crate) const SEGMENT_BYTES_MIN: u32 = 64 << 10;
 pub(crate) const SEGMENT_BYTES_MAX: u32 = 256 << 20;
 /// Largest device block.
 pub(crate) const BLOCK_BYTES_MAX: u32 = 16 << 10;
+/// The last bytes of a store, in which no segment lies: those of a whole segment, or so many.
+const END_BYTES_MAX: u64 = 1 << 20;
+/// The copy behind the last segment lies at the start of the last whole unit of so many bytes.
+const END_UNIT: u64 = SEGMENT_BYTES_MIN as u64;
+/// Blocks of a store, at least, so that it opens on all disks.
+pub(crate) const BLOCK_BYTES_DEFAULT: u32 = 4096;
+const _: () = assert!(BLOCK_BYTES_MAX as u64 <= END_UNIT);
 // Segment 0 holds both slots, whatever the sizes of segment and block are.
 const _: () = assert!(SUPERBLOCK_SLOTS[1] + BLOCK_BYTES_MAX as u64 <= SEGMENT_BYTES_MIN as u64);
 const _: () = assert!(BLOCK_BYTES_MAX as u64 <= SUPERBLOCK_SLOTS[1]);
@@ -48,7 +59,8 @@ pub(crate) struct SuperblockRaw {
     pub(super) root_segment: U32,
     pub(super) root_offset: U32,
     pub(super) root_bytes: U32,
-    pub(super) reserved: [u8; 156],
+    pub(super) copy_segment: U32,
+    pub(super) reserved: [u8; 152],
 }
 const _: () = assert!(size_of::<SuperblockRaw>() == 256);
 pub(super) const SUPERBLOCK_CRC_AT: usize = 12;
@@ -59,6 +71,7 @@ pub(crate) struct Superblock {
     pub(crate) uuid: [u8; 16],
     pub(crate) capacity_bytes: u64,
     pub(crate) segment_bytes: u32,
+    /// Largest block of a device that the store opens on. Without copies, that of every record's padding.
     pub(crate) block_bytes: u32,
     /// Rises by one with each superblock; the highest counts.
     pub(crate) sequence: u64,
@@ -68,6 +81,8 @@ pub(crate) struct Superblock {
     pub(crate) flushed_seq: Seq,
     /// The checkpoint; none in a new store.
     pub(crate) root: Option<RootRef>,
+    /// The segment in the middle that holds a copy of the superblock and nothing else; none in a store without copies.
+    pub(crate) copy_segment: Option<SegNo>,
 }
 
 /// Where a checkpoint's root record lies.
@@ -105,10 +120,11 @@ impl SuperblockRaw {
         if !is_sealed {
             return SlotContent::Invalid("superblock checksum does not match");
         }
-        if self.features.get() & !FEATURES != 0 {
-            return SlotContent::UnknownFeatures(self.features.get() & !FEATURES);
+        let unknown = self.features.get() & !(FEATURES | FEATURE_COPIES);
+        if unknown != 0 {
+            return SlotContent::UnknownFeatures(unknown);
         }
-        if self.features.get() != FEATURES {
+        if self.features.get() & FEATURES != FEATURES {
             return SlotContent::Invalid("superblock lacks features of version 1");
         }
         match self.verified() {
@@ -129,7 +145,10 @@ impl SuperblockRaw {
         if !block.is_power_of_two() || (block as usize) < SECTOR || block > BLOCK_BYTES_MAX {
             return Err("bad block size");
         }
-        let segments = self.capacity_bytes.get() / u64::from(segment);
+        let has_copies = self.features.get() & FEATURE_COPIES != 0;
+        let segments = segments(self.capacity_bytes.get(), segment, has_copies);
+        check_counters(&[self.sequence.get(), self.epoch.get(), self.flushed_seq.get()])?;
+        check_counters(&[self.root_generation.get()])?;
         if segments > u64::from(u32::MAX) {
             return Err("more segments than there are numbers for");
         }
@@ -143,6 +162,13 @@ impl SuperblockRaw {
         if u64::from(root.segment.0) >= segments || end > u64::from(segment) {
             return Err("checkpoint root lies outside the store");
         }
+        let copy = SegNo(self.copy_segment.get());
+        if has_copies != (copy.0 != 0)
+            || u64::from(copy.0) >= segments
+            || (has_copies && copy == root.segment)
+        {
+            return Err("its copy lies outside the store");
+        }
         Ok(Superblock {
             uuid: self.uuid,
             capacity_bytes: self.capacity_bytes.get(),
@@ -152,18 +178,57 @@ impl SuperblockRaw {
             epoch: self.epoch.get(),
             flushed_seq: Seq(self.flushed_seq.get()),
             root: (root.segment.0 != 0).then_some(root),
+            copy_segment: has_copies.then_some(copy),
         })
     }
 }
 
+/// Segments of a store of `capacity_bytes`.
+fn segments(capacity_bytes: u64, segment_bytes: u32, has_copies: bool) -> u64 {
+    let end = if has_copies { END_BYTES_MAX.min(segment_bytes.into()) } else { 0 };
+    capacity_bytes.saturating_sub(end) / u64::from(segment_bytes)
+}
+
+/// Where a store of `capacity_bytes` has the copy behind its last segment, if it has one.
+fn end_copy(capacity_bytes: u64) -> u64 {
+    (capacity_bytes / END_UNIT).saturating_sub(1) * END_UNIT
+}
+
+/// The segment for the copy in the middle: at the largest power of two in the first half. It is the start of a segment
+/// whatever their size, so it is found without a superblock.
+pub(crate) fn copy_segment(capacity_bytes: u64, segment_bytes: u32) -> SegNo {
+    let at = 1 << (capacity_bytes / 2).max(1).ilog2();
+    SegNo((at / u64::from(segment_bytes)) as u32)
+}
+
+/// Wherever a store may have a copy of its superblock on a device of `capacity_bytes`, which it fills.
+pub(crate) fn copy_places(capacity_bytes: u64) -> impl Iterator<Item = u64> {
+    let powers = (SEGMENT_BYTES_MIN.ilog2()..u64::BITS).map(|log2| 1 << log2);
+    let last = end_copy(capacity_bytes);
+    powers.take_while(move |at| *at < last).chain((last > 0).then_some(last))
+}
+
 impl Superblock {
+    /// Segments of the store.
+    pub(crate) fn segments(&self) -> u64 {
+        segments(self.capacity_bytes, self.segment_bytes, self.copy_segment.is_some())
+    }
+
+    /// Where copies of it lie beside the slots: in the middle, and behind the last segment.
+    pub(crate) fn copies(&self) -> impl Iterator<Item = u64> {
+        let copies = self.copy_segment.map(|segment| {
+            [u64::from(segment.0) * u64::from(self.segment_bytes), end_copy(self.capacity_bytes)]
+        });
+        copies.into_iter().flatten()
+    }
+
     pub(crate) fn to_raw(&self) -> SuperblockRaw {
         let root = self.root.unwrap_or(RootRef { segment: SegNo(0), generation: 0, offset: 0, bytes: 0 });
         let mut raw = SuperblockRaw {
             magic: SUPERBLOCK_MAGIC,
             version: VERSION.into(),
             crc: 0.into(),
-            features: FEATURES.into(),
+            features: (FEATURES | self.copy_segment.map_or(0, |_| FEATURE_COPIES)).into(),
             uuid: self.uuid,
             capacity_bytes: self.capacity_bytes.into(),
             segment_bytes: self.segment_bytes.into(),
@@ -175,7 +240,8 @@ impl Superblock {
             root_segment: root.segment.0.into(),
             root_offset: root.offset.into(),
             root_bytes: root.bytes.into(),
-            reserved: [0; 156],
+            copy_segment: self.copy_segment.map_or(0, |segment| segment.0).into(),
+            reserved: [0; 152],
         };
         raw.crc = seal(0, raw.as_bytes(), SUPERBLOCK_CRC_AT).into();
         raw

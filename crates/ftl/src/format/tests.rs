@@ -23,6 +23,7 @@ fn superblock() -> Superblock {
         epoch: 3,
         flushed_seq: Seq(77),
         root: Some(RootRef { segment: SegNo(9), generation: 12, offset: 4096, bytes: 200 }),
+        copy_segment: Some(SegNo(32)),
     }
 }
 
@@ -181,7 +182,7 @@ fn parse_summary(life: Life, bytes: &[u8]) -> Result<Records, Flaw> {
     let (_, raw) = SummaryRaw::read_from_suffix(bytes).unwrap();
     let body = raw.body_bytes(life, 1 << 16).ok_or("no summary")?;
     let start = bytes.len().checked_sub(body + SUMMARY_BYTES).ok_or("too long")?;
-    raw.verify(SALT, life, &bytes[start..])
+    raw.verify(SALT, life, 1 << 16, &bytes[start..])
 }
 
 #[test]
@@ -215,6 +216,56 @@ fn summaries_are_checked_behind_a_valid_seal() {
     let trailer = good.len() - SUMMARY_BYTES;
     // Flags of the first record, length of its body; number of records, reserved bytes.
     check(&good, &[(0, 0x80), (2, 200), (trailer + 32, 4), (trailer + 40, 1)]);
+}
+
+#[test]
+fn records_of_a_summary_lie_one_behind_the_other_in_the_segment() {
+    let with = |change: &dyn Fn(&mut Records)| {
+        let mut records = packed_records();
+        change(&mut records);
+        parse_summary(LIFE, &summary_of(&records))
+    };
+    assert!(with(&|_| {}).is_ok());
+    assert!(with(&|records| records[1].0.offset -= 16).is_err(), "over the one before");
+    assert!(with(&|records| records[0].0.offset = 496).is_err(), "over the segment's header");
+    assert!(with(&|records| records[2].0.offset = 1 << 16).is_err());
+    assert!(with(&|records| records[2].0.offset = u32::MAX).is_err());
+    assert!(with(&|records| records[2].0.total_bytes = u32::MAX).is_err());
+}
+
+#[test]
+fn counters_that_nobody_counted_to_are_refused() {
+    let beyond = COUNTER_MAX + 1;
+    for superblock in [
+        Superblock { sequence: beyond, ..superblock() },
+        Superblock { epoch: beyond, ..superblock() },
+        Superblock { flushed_seq: Seq(u64::MAX), ..superblock() },
+    ] {
+        assert!(matches!(superblock.to_raw().verify(), SlotContent::Invalid(BEYOND_COUNTER_MAX)));
+    }
+    let good = SegmentHeader {
+        kind: SegmentKind::Data,
+        segment: SegNo(3),
+        generation: COUNTER_MAX,
+        epoch: 2,
+        class: 0,
+        opened_seq: Seq(1),
+        durable: Marks::default(),
+    };
+    assert_eq!(good.to_raw(SALT).verify(SALT, SegNo(3)), Ok(good));
+    let marks = Marks { batches: Seq(0), moves: Seq(beyond) };
+    for bad in [
+        SegmentHeader { generation: beyond, ..good },
+        SegmentHeader { epoch: u64::MAX, ..good },
+        SegmentHeader { durable: marks, ..good },
+    ] {
+        assert_eq!(bad.to_raw(SALT).verify(SALT, SegNo(3)), Err(BEYOND_COUNTER_MAX));
+    }
+    let bad = RecordHeader { seq: Seq(u64::MAX), ..record() };
+    let body = vec![0; bad.body_bytes as usize];
+    let bytes = bad.seal(SALT, &body);
+    let (raw, _) = RecordHeaderRaw::read_from_prefix(&bytes).unwrap();
+    assert_eq!(raw.verify(SALT, LIFE, &bytes), Err(BEYOND_COUNTER_MAX));
 }
 
 /// The cases that make summaries small: consecutive batches of one page, and moved pages.
@@ -280,7 +331,7 @@ fn packed_entries_come_back_with_their_places() {
     let (header, body, placed) =
         packed(RecordKind::Batch, &[entry(), page, trim(), far, entry(), Entry { lba: Lba(96), ..page }]);
     assert_eq!(header.entries(&body), Ok(placed));
-    let late = Entry { birth: Seq(u64::MAX), ..moved() };
+    let late = Entry { birth: Seq(COUNTER_MAX), ..moved() };
     let (header, body, placed) = packed(RecordKind::Relocation, &[moved(), late, moved()]);
     assert_eq!(header.entries(&body), Ok(placed));
     assert!(RecordHeader { kind: RecordKind::Batch, ..header }.entries(&body).is_err());
@@ -346,7 +397,7 @@ prop_compose! {
             Just((0, 32)),
             (0..32_u64, 1..=32_u64).prop_map(|(first, sectors)| (first, (first + sectors).min(32))),
         ],
-        (cut, is_trim, crc, birth) in (0..1024_u64, any::<bool>(), any::<u32>(), 1..u64::MAX),
+        (cut, is_trim, crc, birth) in (0..1024_u64, any::<bool>(), any::<u32>(), 1..=COUNTER_MAX),
     ) -> Entry {
         let (lba, sectors) = (Lba(window * 32 + first), end - first);
         let is_move = kind == RecordKind::Relocation;
@@ -465,9 +516,17 @@ fn index_entries_are_checked() {
     for entry in bad {
         assert!(verify(entry).is_err(), "{entry:?}");
     }
-    assert_eq!(live.to_raw(false).verify(), Ok((live, false)));
-    assert_eq!(live.to_raw(true).verify(), Ok((live, true)));
-    assert!(Live { bytes: 1, extents: 0 }.to_raw(true).verify().is_err());
+}
+
+#[test]
+fn counters_of_segments_are_checked() {
+    let live = Live { bytes: 60_000, extents: 9 };
+    let verify = |live: Live, is_out_of_use| live.to_raw(is_out_of_use).verify(1 << 16);
+    assert_eq!(verify(live, false), Ok((live, false)));
+    assert_eq!(verify(live, true), Ok((live, true)));
+    for (bytes, extents) in [(16, 0), (0, 1), (16, 2), ((1 << 16) + 16, 1), (u64::MAX, 1)] {
+        assert!(verify(Live { bytes, extents }, true).is_err(), "{bytes} bytes in {extents} extents");
+    }
 }
 
 #[test]
@@ -509,7 +568,7 @@ fn the_prose_agrees_with_the_code() {
     let prose = include_str!("../../../../docs/FORMAT.md");
     let tables = [
         rows!(SuperblockRaw: magic version crc features uuid capacity_bytes segment_bytes block_bytes sequence
-            epoch flushed_seq root_generation root_segment root_offset root_bytes reserved),
+            epoch flushed_seq root_generation root_segment root_offset root_bytes copy_segment reserved),
         rows!(SegmentHeaderRaw: magic crc version kind class segment generation epoch opened_seq flushed_seq
             flushed_move reserved_b),
         rows!(RecordHeaderRaw: magic crc kind flags space segment generation epoch seq flushed_seq part offset

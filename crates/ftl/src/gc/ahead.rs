@@ -3,7 +3,9 @@
 //! Collecting a sparse segment costs little except for the choice, which looks at all segments with the log locked, and
 //! for its reads: first the summary, then the live data. If segments are handled one at a time, the thread waits for
 //! the device at each, queued behind the writers' requests, and the writers wait for the thread. So one look chooses
-//! several segments, and if they are sparse, their summaries are read concurrently, and then their live data.
+//! several segments, and if they are sparse, their summaries are read concurrently, and then their live data: eight
+//! segments take two rounds of reads, one where the summaries are in memory (`cargo test -p lacuna-ftl --test summaries
+//! collection_reads`).
 //!
 //! Invariants:
 //! 1. A choice is valid only as long as the segment is in the life in which it was chosen and collecting it would still
@@ -16,8 +18,8 @@
 use std::collections::{HashMap, VecDeque};
 
 use super::{
-    Collector,
     live::{RECORDS_AT_ONCE, entries_of},
+    mover::Mover,
 };
 use crate::{
     Lba, Result,
@@ -59,11 +61,11 @@ pub(crate) struct Ahead {
 
 impl Ahead {
     /// The best one of those that were chosen together and are left (invariant 1).
-    pub(super) fn chosen(&mut self, collector: &Collector, log: &Log, map: &Map) -> Option<SegNo> {
+    pub(super) fn chosen(&mut self, mover: &Mover, log: &Log, map: &Map) -> Option<SegNo> {
         while let Some(Life { segment, .. }) = self.chosen.front().copied() {
             let is_in_this_life = log.segment(segment).state == State::Sealed
                 && self.chosen.front() == Some(&log.life(segment));
-            if is_in_this_life && collector.may_be_victim(log, map, segment) {
+            if is_in_this_life && mover.may_be_victim(log, map, segment) {
                 return Some(segment);
             }
             self.chosen.pop_front();
@@ -72,10 +74,10 @@ impl Ahead {
     }
 
     /// Looks at all segments. Returns the best one, and if it is sparse, remembers it and others.
-    pub(super) fn choose(&mut self, collector: &Collector, log: &Log, map: &Map) -> Option<SegNo> {
-        let Space { segments, segment_bytes, .. } = collector.volume.space();
+    pub(super) fn choose(&mut self, mover: &Mover, log: &Log, map: &Map) -> Option<SegNo> {
+        let Space { segments, segment_bytes, .. } = mover.volume.space();
         let count = (segments / SEGMENTS_SHARE).clamp(SEGMENTS_MIN, SEGMENTS_MAX);
-        let best = collector.best_victims(log, map, count);
+        let best = mover.best_victims(log, map, count);
         let live_max = LIVE_BYTES_MAX.min(segment_bytes / LIVE_SHARE_MAX) as u64;
         let is_sparse = |segment: &SegNo| Space::moved_bytes(map.live(*segment)) <= live_max;
         let victim = *best.first()?;
@@ -87,11 +89,11 @@ impl Ahead {
 
     /// Returns what was read of `victim`, for its collection, which now begins. If nothing was read yet, it and the
     /// segments chosen with it are read first. The maintenance lock is held, so none of them is freed meanwhile.
-    pub(super) fn take(&mut self, collector: &Collector, victim: Life) -> Option<Near> {
+    pub(super) fn take(&mut self, mover: &Mover, victim: Life) -> Option<Near> {
         if self.chosen.front() == Some(&victim) {
             if !self.near.iter().any(|near| near.life == victim) {
                 // If reading them together fails, each collection reads its own segment.
-                self.near = read(collector, self.chosen.make_contiguous()).unwrap_or_default();
+                self.near = read(mover, self.chosen.make_contiguous()).unwrap_or_default();
             }
             self.chosen.pop_front();
         }
@@ -101,12 +103,12 @@ impl Ahead {
 }
 
 /// Reads the summaries of `lives`, then their live data.
-fn read(collector: &Collector, lives: &[Life]) -> Result<Vec<Near>> {
-    let summaries = collector.journal.summaries(lives)?;
+fn read(mover: &Mover, lives: &[Life]) -> Result<Vec<Near>> {
+    let summaries = mover.journal.summaries(lives)?;
     let (mut near, mut all) = (Vec::with_capacity(lives.len()), Vec::new());
     for (life, records) in lives.iter().zip(summaries) {
         let Ok(records) = records else { continue };
-        let mut live = live_of(collector, *life, &records)?;
+        let mut live = live_of(mover, *life, &records)?;
         live.sort_unstable_by_key(|(lba, extent)| (extent.phys.grain, *lba));
         all.extend_from_slice(&live);
         near.push(Near { life: *life, records, live, chunks: HashMap::new() });
@@ -115,7 +117,7 @@ fn read(collector: &Collector, lives: &[Life]) -> Result<Vec<Near>> {
     let mut rest = &all[..];
     while !rest.is_empty() {
         let runs = runs(&mut rest, 0);
-        for (run, bytes) in runs.iter().zip(collector.reader.read_runs(&runs)?) {
+        for (run, bytes) in runs.iter().zip(mover.reader.read_runs(&runs)?) {
             for (_, extent) in run.extents {
                 let chunk = &bytes[extent.phys.offset() - run.offset..][..usize::from(extent.stored)];
                 let near = near.iter_mut().find(|near| near.life.segment == extent.phys.segment);
@@ -128,11 +130,11 @@ fn read(collector: &Collector, lives: &[Life]) -> Result<Vec<Near>> {
 
 /// Those extents of `records`, all records of a sealed segment's life, that the map still holds. Stops once that is as
 /// much as was live before: data in a sealed segment only dies, so nothing else is left.
-fn live_of(collector: &Collector, life: Life, records: &[Record]) -> Result<Vec<(Lba, Extent)>> {
-    let live_bytes = collector.map.read().live(life.segment).bytes;
+fn live_of(mover: &Mover, life: Life, records: &[Record]) -> Result<Vec<(Lba, Extent)>> {
+    let live_bytes = mover.map.read().live(life.segment).bytes;
     let (mut found, mut found_bytes) = (Vec::new(), 0);
     for records in records.chunks(RECORDS_AT_ONCE) {
-        let more = collector.live_among(&entries_of(records))?;
+        let more = mover.live_among(&entries_of(records))?;
         found_bytes += more.iter().map(|(_, extent)| extent.bytes() as u64).sum::<u64>();
         found.extend(more);
         if found_bytes == live_bytes {
@@ -170,21 +172,21 @@ mod tests {
         };
         assert!(chosen.len() == lives.len() && chosen.iter().all(|life| lives.contains(life)));
         let ahead = &mut collecting.ahead;
-        let near = ahead.take(&store.collector, chosen[0]).unwrap();
+        let near = ahead.take(&store.collector.mover, chosen[0]).unwrap();
         assert!(near.life == chosen[0] && !near.records.is_empty());
         assert!(
             near.chunks.iter().all(|(phys, chunk)| phys.segment == near.life.segment && chunk.len() == 16384)
         );
         assert_eq!((near.chunks.len(), near.live.len(), ahead.near.len()), (4, 4, chosen.len() - 1));
         let later = Life { generation: chosen[1].generation + 1, ..chosen[1] };
-        assert!(ahead.take(&store.collector, later).is_none());
-        assert!(ahead.take(&store.collector, chosen[1]).is_some_and(|near| near.life == chosen[1]));
+        assert!(ahead.take(&store.collector.mover, later).is_none());
+        assert!(ahead.take(&store.collector.mover, chosen[1]).is_some_and(|near| near.life == chosen[1]));
 
         // Dead or in another life, it is passed over.
         let (next, after) = (ahead.chosen[0].segment, ahead.chosen[1].segment);
         let (mut log, map) = (store.journal.lock(), store.map.read());
-        assert_eq!(ahead.chosen(&store.collector, &log, &map), Some(next));
+        assert_eq!(ahead.chosen(&store.collector.mover, &log, &map), Some(next));
         log.segment_mut(next).generation += 1;
-        assert_eq!(ahead.chosen(&store.collector, &log, &map), Some(after));
+        assert_eq!(ahead.chosen(&store.collector.mover, &log, &map), Some(after));
     }
 }

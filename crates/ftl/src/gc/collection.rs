@@ -5,14 +5,14 @@ use std::{collections::HashMap, sync::Arc, vec};
 use lacuna_crc::crc32c;
 
 use super::ahead::{Ahead, Near};
-use super::collector::Collector;
 use super::live::{RECORDS_AT_ONCE, entries_of};
+use super::mover::Mover;
 use super::moving::Moving;
 use crate::{
     Lba, Result, SECTOR, Seq,
     addr::{PhysAddr, SegNo},
     format::{Extent, Life, RECORDS_START},
-    log::{Classes, Expected, State},
+    log::{Classes, Expected, Log, State},
     media::scan::{Record, Scan},
     read::runs,
     space::CLASSES_MAX,
@@ -39,12 +39,12 @@ enum LiveSource {
 
 impl LiveSource {
     /// The records of `victim`, from its summary if there is one.
-    fn read(collector: &Collector, victim: Life) -> LiveSource {
-        let records = match collector.journal.summaries(&[victim]).map(|mut summaries| summaries.remove(0)) {
+    fn read(mover: &Mover, victim: Life) -> LiveSource {
+        let records = match mover.journal.summaries(&[victim]).map(|mut summaries| summaries.remove(0)) {
             Ok(Ok(records)) => Ok(records),
             // The segment was open when a process ended or the power failed, and such segments are few; or it is
             // damaged.
-            Ok(Err(_)) | Err(_) => scan(collector, victim),
+            Ok(Err(_)) | Err(_) => scan(mover, victim),
         };
         // Unreadable records lose nothing: they only repeat what the map knows about where data lies.
         records.map_or(LiveSource::Map(0), |records| LiveSource::Records(records.into_iter()))
@@ -67,23 +67,21 @@ pub(super) struct Collection {
     chunks: HashMap<PhysAddr, Vec<u8>>,
     /// Extents that wait to be moved, and their bytes, by class.
     moving: [(Vec<Moving>, usize); CLASSES_MAX],
-    verified: HashMap<PhysAddr, bool>,
     /// Extents left in place because their chunk is corrupt.
     pub(super) corrupt: u64,
 }
 
 impl Collection {
-    pub(super) fn begin(collector: &Collector, victim: SegNo, ahead: &mut Ahead) -> Collection {
-        let live_bytes = collector.map.read().total().bytes;
+    pub(super) fn begin(mover: &Mover, victim: SegNo, ahead: &mut Ahead) -> Collection {
+        let live_bytes = mover.map.read().total().bytes;
         let (victim, expected, classes, now) = {
-            let mut log = collector.journal.lock();
-            log.set_victim(Some(victim));
+            let log = mover.journal.lock();
             let expected = log.expected(victim);
             (log.life(victim), expected, log.classes(live_bytes), log.last_seq())
         };
-        let (source, gathered, chunks) = match ahead.take(collector, victim) {
+        let (source, gathered, chunks) = match ahead.take(mover, victim) {
             Some(Near { records, live, chunks, .. }) => (LiveSource::Ahead(records), live, chunks),
-            None => (LiveSource::read(collector, victim), Vec::new(), HashMap::new()),
+            None => (LiveSource::read(mover, victim), Vec::new(), HashMap::new()),
         };
         Collection {
             victim,
@@ -95,24 +93,23 @@ impl Collection {
             read: 0,
             chunks,
             moving: Default::default(),
-            verified: HashMap::new(),
             corrupt: 0,
         }
     }
 
-    /// Whether this is the collection of `victim` as it is now (invariant 1).
-    pub(super) fn goes_on(&self, collector: &Collector, victim: SegNo) -> bool {
-        let log = collector.journal.lock();
-        log.segment(victim).state == State::Sealed && log.life(victim) == self.victim
+    /// Its victim, if that is still in the life in which it was chosen (invariant 1).
+    pub(super) fn victim(&self, log: &Log) -> Option<SegNo> {
+        let victim = self.victim.segment;
+        (log.segment(victim).state == State::Sealed && log.life(victim) == self.victim).then_some(victim)
     }
 
     /// Moves some of the live extents; true when nothing is left.
-    pub(super) fn piece(&mut self, collector: &Collector) -> Result<bool> {
+    pub(super) fn piece(&mut self, mover: &Mover) -> Result<bool> {
         let mut bytes = 0;
         while bytes < PIECE_BYTES {
             if self.read < self.gathered.len() {
-                bytes += self.read_some(collector)?;
-            } else if !self.gather(collector)? && self.ends(collector)? {
+                bytes += self.read_some(mover)?;
+            } else if !self.gather(mover)? && self.ends(mover)? {
                 return Ok(true);
             }
         }
@@ -120,22 +117,22 @@ impl Collection {
     }
 
     /// Looks for more that is live; false when there is nothing.
-    fn gather(&mut self, collector: &Collector) -> Result<bool> {
+    fn gather(&mut self, mover: &Mover) -> Result<bool> {
         (self.gathered, self.read) = (Vec::new(), 0);
         while self.gathered.len() < GATHER_EXTENTS {
             let found = match &mut self.source {
                 LiveSource::Ahead(_) | LiveSource::Map(u64::MAX) => break,
                 LiveSource::Map(start) => {
-                    let leaf = *start..collector.map.read().leaf_end(*start);
+                    let leaf = *start..mover.map.read().leaf_end(*start);
                     *start = leaf.end;
-                    collector.live_in(self.victim.segment, leaf)?
+                    mover.live_in(self.victim.segment, leaf)?
                 }
                 LiveSource::Records(records) => {
                     let some: Vec<_> = records.take(RECORDS_AT_ONCE).collect();
                     if some.is_empty() {
                         break;
                     }
-                    collector.live_among(&entries_of(&some))?
+                    mover.live_among(&entries_of(&some))?
                 }
             };
             self.gathered.extend(found);
@@ -146,11 +143,11 @@ impl Collection {
 
     /// Moves what is left, and returns whether that was all; otherwise the collection looks for more, in the end in the
     /// whole map.
-    fn ends(&mut self, collector: &Collector) -> Result<bool> {
+    fn ends(&mut self, mover: &Mover) -> Result<bool> {
         for class in 0..CLASSES_MAX {
-            self.switch(collector, class)?;
+            self.switch(mover, class)?;
         }
-        let left = collector.map.read().live(self.victim.segment).extents;
+        let left = mover.map.read().live(self.victim.segment).extents;
         if left <= self.corrupt || matches!(self.source, LiveSource::Map(_)) {
             return Ok(true);
         }
@@ -163,7 +160,7 @@ impl Collection {
     }
 
     /// Reads some of the gathered extents, neighbours at once. Returns how many bytes.
-    fn read_some(&mut self, collector: &Collector) -> Result<usize> {
+    fn read_some(&mut self, mover: &Mover) -> Result<usize> {
         let gathered = std::mem::take(&mut self.gathered);
         let (from, mut bytes) = (self.read, 0);
         while self.read < gathered.len() && bytes < PIECE_BYTES {
@@ -174,7 +171,7 @@ impl Collection {
         let mut others = Vec::new();
         for (lba, extent) in &gathered[from..self.read] {
             match chunks.get(&extent.phys) {
-                Some(chunk) => self.take(collector, *lba, *extent, chunk)?,
+                Some(chunk) => self.take(mover, *lba, *extent, chunk)?,
                 None => others.push((*lba, *extent)),
             }
         }
@@ -182,10 +179,10 @@ impl Collection {
         let mut rest = &others[..];
         while !rest.is_empty() {
             let runs = runs(&mut rest, 0);
-            for (run, chunks) in runs.iter().zip(collector.reader.read_runs(&runs)?) {
+            for (run, chunks) in runs.iter().zip(mover.reader.read_runs(&runs)?) {
                 for (lba, extent) in run.extents {
                     let offset = extent.phys.offset() - run.offset;
-                    self.take(collector, *lba, *extent, &chunks[offset..][..usize::from(extent.stored)])?;
+                    self.take(mover, *lba, *extent, &chunks[offset..][..usize::from(extent.stored)])?;
                 }
             }
         }
@@ -194,8 +191,8 @@ impl Collection {
     }
 
     /// Moves an extent, whose chunk was read.
-    fn take(&mut self, collector: &Collector, lba: Lba, extent: Extent, chunk: &[u8]) -> Result<()> {
-        if !*self.verified.entry(extent.phys).or_insert_with(|| crc32c(chunk) == extent.crc) {
+    fn take(&mut self, mover: &Mover, lba: Lba, extent: Extent, chunk: &[u8]) -> Result<()> {
+        if crc32c(chunk) != extent.crc {
             self.corrupt += 1;
             return Ok(());
         }
@@ -207,24 +204,24 @@ impl Collection {
         let (moving, bytes) = &mut self.moving[class];
         *bytes += piece.len();
         moving.push(Moving { lba, extent, crc, bytes: Arc::new(piece), expected });
-        match *bytes >= MOVE_BYTES.min(collector.volume.space().segment_bytes / 2) {
-            true => self.switch(collector, class),
+        match *bytes >= MOVE_BYTES.min(mover.volume.space().segment_bytes / 2) {
+            true => self.switch(mover, class),
             false => Ok(()),
         }
     }
 
-    fn switch(&mut self, collector: &Collector, class: usize) -> Result<()> {
+    fn switch(&mut self, mover: &Mover, class: usize) -> Result<()> {
         let (moving, _) = std::mem::take(&mut self.moving[class]);
         match moving.is_empty() {
             true => Ok(()),
-            false => collector.switch(class as u8, &moving),
+            false => mover.switch(class as u8, &moving),
         }
     }
 }
 
 /// The records of a segment without a summary.
-fn scan(collector: &Collector, victim: Life) -> Result<Vec<Record>> {
-    let mut scan = Scan::new(&collector.volume, victim, RECORDS_START);
+fn scan(mover: &Mover, victim: Life) -> Result<Vec<Record>> {
+    let mut scan = Scan::new(&mover.volume, victim, RECORDS_START);
     let mut records = Vec::new();
     while let Some(record) = scan.next_record()? {
         records.push(record);
@@ -255,11 +252,11 @@ mod tests {
         let mut collecting = store.collector.collecting();
         let victim =
             store.collector.victim(&store.journal.lock(), &store.map.read(), &mut collecting).unwrap();
-        let mut collection = Collection::begin(&store.collector, victim, &mut collecting.ahead);
+        let mut collection = Collection::begin(&store.collector.mover, victim, &mut collecting.ahead);
         let (lba, _) = collection.gathered[0];
         assert!(matches!(collection.source, LiveSource::Ahead(_)));
         store.writer.write_batch(&[Op::Trim { lba: Lba(lba.0 + 8), sectors: 8 }], Stream::Data).unwrap();
-        while !collection.piece(&store.collector).unwrap() {}
+        while !collection.piece(&store.collector.mover).unwrap() {}
         assert_eq!(store.map.read().live(victim).extents, 0);
         assert!(matches!(collection.source, LiveSource::Records(_)), "without a look at the whole map");
         let mut back = [0; 16384];

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::collector::Collector;
+use super::mover::Mover;
 use crate::{
     Lba, Result,
     addr::SegNo,
@@ -19,7 +19,7 @@ pub(super) fn entries_of(records: &[Record]) -> Vec<Entry> {
     records.iter().flat_map(|record| record.entries().unwrap_or_default()).collect()
 }
 
-impl Collector {
+impl Mover {
     /// Those of `entries` that the map still holds at the place that each names.
     pub(super) fn live_among(&self, entries: &[Entry]) -> Result<Vec<(Lba, Extent)>> {
         let mut found = Vec::new();

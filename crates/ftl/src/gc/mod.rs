@@ -33,6 +33,7 @@ mod ahead;
 mod collection;
 mod collector;
 mod live;
+mod mover;
 mod moving;
 mod restore;
 

@@ -2,7 +2,7 @@
 
 use std::{ops::Range, sync::Arc};
 
-use super::collector::Collector;
+use super::mover::Mover;
 use crate::{
     Error, Lba, Result,
     format::{EntryKind, Extent},
@@ -36,7 +36,7 @@ impl Moving {
     }
 }
 
-impl Collector {
+impl Mover {
     /// Appends those of `moving` that the map still holds, and points the map to them.
     pub(super) fn switch(&self, class: u8, moving: &[Moving]) -> Result<()> {
         let mut ranges: Vec<_> = moving.iter().map(Moving::range).collect();
@@ -78,6 +78,11 @@ impl Collector {
             }
         }
         Ok(())
+    }
+
+    /// Where extents are moved to at opening (`restore`).
+    pub(crate) fn restore_target(&self) -> AppendPoint {
+        AppendPoint::Gc(self.volume.space().classes() as u8 - 1)
     }
 
     /// Where to append `items` of `class`: at its own append point, unless that takes the last segment that collection

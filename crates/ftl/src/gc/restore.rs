@@ -24,7 +24,7 @@ use crate::{
     addr::SegNo,
     checkpoint::Rewrite,
     gc::{Collecting, Collector},
-    log::{AppendPoint, Claim, Log, Restoring, State},
+    log::{Claim, Log, Restoring, State},
     map::Map,
     mutant::{Rule, is_broken},
     space::{GC_SEGMENTS_MIN, Space},
@@ -36,10 +36,10 @@ impl Collector {
         if is_broken(Rule::OpeningRestores) {
             return Ok(());
         }
-        let _turn = self.journal.turn();
+        let _turn = self.mover.journal.turn();
         let mut collecting = self.collecting();
         // Each segment is filled once, and once more when it was the target of a step.
-        for _ in 0..2 * self.volume.space().segments {
+        for _ in 0..2 * self.mover.volume.space().segments {
             if !self.restore_some(&mut collecting)? {
                 break;
             }
@@ -50,15 +50,15 @@ impl Collector {
     /// One step; false if none is needed or possible.
     fn restore_some(&self, collecting: &mut Collecting) -> Result<bool> {
         let lacks = |log: &Log| log.spare_for_gc() < GC_SEGMENTS_MIN;
-        if !lacks(&self.journal.lock()) || self.next_to_restore().is_none() {
+        if !lacks(&self.mover.journal.lock()) || self.next_to_restore().is_none() {
             return Ok(false);
         }
         let has_room = |log: &Log| log.free().len() > log.left_by(Claim::Regain);
-        if !has_room(&self.journal.lock()) {
-            self.checkpointer.checkpoint_in_turn(Rewrite::All)?;
+        if !has_room(&self.mover.journal.lock()) {
+            self.mover.checkpointer.checkpoint_in_turn(Rewrite::All)?;
         }
         {
-            let mut log = self.journal.lock();
+            let mut log = self.mover.journal.lock();
             if !has_room(&log) {
                 return Ok(false);
             }
@@ -72,38 +72,35 @@ impl Collector {
             }
             victims += 1;
         };
-        self.journal.lock().set_restoring(Restoring::No);
+        self.mover.journal.lock().set_restoring(Restoring::No);
         moved?;
-        self.checkpointer.checkpoint_in_turn(Rewrite::Sparse)?;
+        self.mover.checkpointer.checkpoint_in_turn(Rewrite::Sparse)?;
         Ok(victims > 0)
     }
 
     /// The sparsest segment, if its live data fits into the space that this step may fill.
     fn next_to_restore(&self) -> Option<SegNo> {
-        let log = self.journal.lock();
-        let map = self.map.read();
-        let sealed = log.in_state(State::Sealed).filter(|segment| self.may_be_victim(&log, &map, *segment));
+        let log = self.mover.journal.lock();
+        let map = self.mover.map.read();
+        let sealed =
+            log.in_state(State::Sealed).filter(|segment| self.mover.may_be_victim(&log, &map, *segment));
         let victim = sealed.min_by_key(|segment| Space::moved_bytes(map.live(*segment)))?;
         (log.restoring() != Restoring::HasOpened || self.fits_open(&log, &map, victim)).then_some(victim)
     }
 
     fn fits_open(&self, log: &Log, map: &Map, victim: SegNo) -> bool {
-        let waste = self.volume.space().segment_bytes - self.volume.space().usable_bytes();
+        let waste = self.mover.volume.space().segment_bytes - self.mover.volume.space().usable_bytes();
         let moved = Space::moved_bytes(map.live(victim)) as usize;
-        moved + waste <= log.bytes_left(self.restore_target())
-    }
-
-    /// Where extents are moved to.
-    pub(crate) fn restore_target(&self) -> AppendPoint {
-        AppendPoint::Gc(self.volume.space().classes() as u8 - 1)
+        moved + waste <= log.bytes_left(self.mover.restore_target())
     }
 
     fn move_out(&self, victim: SegNo, collecting: &mut Collecting) -> Result<()> {
-        self.collect(victim, collecting)?;
-        while self.journal.lock().victim() == Some(victim) {
+        loop {
             self.collect(victim, collecting)?;
+            if collecting.victim(&self.mover.journal.lock()) != Some(victim) {
+                return Ok(());
+            }
         }
-        Ok(())
     }
 }
 
@@ -132,7 +129,7 @@ mod tests {
             let (log, map) = (store.journal.lock(), store.map.read());
             let sealed = log
                 .in_state(State::Sealed)
-                .filter(|segment| store.collector.may_be_victim(&log, &map, *segment));
+                .filter(|segment| store.collector.mover.may_be_victim(&log, &map, *segment));
             sealed.max_by_key(|segment| map.live(*segment).bytes).unwrap()
         };
         // The second piece is the one that moves what both have read.

@@ -12,7 +12,7 @@ use crate::{
         points::AppendPoint,
         reserve::Claim,
     },
-    map::Map,
+    map::{MISCOUNTED, Map},
     space::{EXTENT_BYTES, Space},
 };
 
@@ -105,6 +105,7 @@ impl Log {
             "invariant 2 of the reserve: {left} of {keeps}"
         );
         self.live_cost = Space::cost(map.total());
+        self.stop_if_miscounted(map);
         (seq, appended)
     }
 
@@ -119,7 +120,16 @@ impl Log {
         let kept = self.checkpoint_reserve(self.peak.weight());
         (0..cuts).for_each(|_| self.peak.note_cut());
         self.peak.note(map.weight(0));
+        self.stop_if_miscounted(map);
         let grown = self.checkpoint_reserve(self.peak.weight()).saturating_sub(kept);
         assert_eq!(grown, 0, "invariant 3 of the reserve: collection grew what checkpoints need");
+    }
+
+    /// Nothing becomes durable any more, and no segment is used again, once a segment is known to hold more than is
+    /// counted there.
+    fn stop_if_miscounted(&mut self, map: &Map) {
+        if let Some(segment) = map.miscounted() {
+            self.stop(&format!("segment {} {MISCOUNTED}; `check` finds where", segment.0));
+        }
     }
 }

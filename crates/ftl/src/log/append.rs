@@ -19,10 +19,6 @@ use crate::{
     sync::atomic::Ordering,
 };
 
-/// A gap of at most this many bytes before a summary is filled, so that the summary and the bytes before it are one
-/// write. Whole chunks are cut so that no larger gap remains.
-const FILLED_GAP_BYTES_MAX: usize = 8 << 10;
-
 impl Log {
     /// Appends `items` as records of `kind`. Returns where the payload of each lies, and the space that the caller
     /// has to fill without the lock (`fill`), whatever happens. A batch is the last one
@@ -103,12 +99,9 @@ impl Log {
     fn reopen(&mut self, point: AppendPoint) {
         if let Some((segment, summary)) = self.streams.close(point) {
             let summary = summary.seal(self.salt, self.life(segment));
-            let (block_bytes, start) = (self.space.block_bytes, self.space.segment_bytes - summary.len());
+            let start = self.space.segment_bytes - summary.len();
             self.append_bytes(segment, point, |tail, pieces| {
-                if start - tail.append_offset() > FILLED_GAP_BYTES_MAX {
-                    tail.pad_and_freeze(pieces);
-                    tail.skip_to(start / block_bytes * block_bytes);
-                }
+                // Less than a chunk is left before it, and seldom half of one.
                 tail.append_zeros(start, pieces);
                 tail.append(&summary, pieces);
                 tail.pad_and_freeze(pieces);
@@ -218,6 +211,6 @@ mod tests {
     #[test]
     fn a_summary_is_written_with_what_lies_before_it() {
         assert_eq!(pieces_of_a_segment(16 << 10), 4, "pieces of 256 KiB");
-        assert_eq!(pieces_of_a_segment(15 << 10), 5, "a gap of 12 KiB is left");
+        assert_eq!(pieces_of_a_segment(15 << 10), 4, "a gap of 12 KiB is filled");
     }
 }

@@ -250,7 +250,9 @@ pub(crate) fn place(items: &[Item<'_>], room: SpaceLeft) -> Option<Placement> {
 }
 
 /// Returns `items`. The first item that does not fit whole into `room`, if it is a whole chunk, is cut in two so that
-/// its first part fits; otherwise half a chunk would be lost at the end of each segment. A part has at least
+/// its first part fits; otherwise half a chunk would be lost at the end of each segment: at 80% live of 1 GiB that
+/// costs 4.5% more writes, under Zipf 0.99 3% (`cargo run --release -p lacuna-ftl --example amplification`). A part has
+/// at least
 /// [`PART_BYTES_MIN`] and is not cut again: a chunk lies in two segments at most. Of the items left for other segments
 /// only the first became shorter, so they need no additional segment; collection relies on that.
 pub(crate) fn cut_to_fit<'i, 'a>(items: &'i [Item<'a>], room: SpaceLeft) -> Cow<'i, [Item<'a>]> {
@@ -299,8 +301,13 @@ const _: () =
 mod tests {
     use super::*;
 
-    const SPACE: Space =
-        Space { segments: 64, segment_bytes: 64 << 10, block_bytes: 512, reserve_percent: 7 };
+    const SPACE: Space = Space {
+        segments: 64,
+        segment_bytes: 64 << 10,
+        block_bytes: 512,
+        block_bytes_max: 512,
+        superblock_segments: 1,
+    };
 
     /// Behind `at`, nothing in the summary yet.
     fn room(at: usize) -> SpaceLeft {

@@ -4,11 +4,15 @@ use std::sync::Arc;
 
 use lacuna_device::{AlignedBuf, Blank, Home};
 
-use crate::{
-    log::{queue::IN_FLIGHT_BYTES_MAX, tail::PIECE_BYTES_MAX},
-    space::Space,
-    sync::Mutex,
-};
+use crate::{space::Space, sync::Mutex};
+
+/// The longest piece of the log.
+pub(super) const PIECE_BYTES_MAX: usize = 1 << 20;
+
+/// No further write is begun while this many bytes are in flight: twice what a raw device hands to the system at a
+/// time. Between the end of a write and the start of the write that waited for it, two threads must be scheduled one
+/// after the other. Where all processors are busy that takes 3 ms, in which a fast device writes the other half.
+pub(super) const IN_FLIGHT_BYTES_MAX: usize = 16 << 20;
 
 /// Memory that is kept for later pieces: as much as returns at once when many writes end together.
 const IDLE_BYTES_MAX: usize = IN_FLIGHT_BYTES_MAX;

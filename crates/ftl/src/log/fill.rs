@@ -17,13 +17,11 @@ use std::{
 use lacuna_memory::copy_past_cache;
 
 use crate::{
-    Result,
-    addr::{BLOCK, PhysAddr, SegNo},
+    addr::{BLOCK, PhysAddr},
     format::{RecordHeader, Salt},
     log::{
         Log,
         batch::{Item, payload_order},
-        journal::Journal,
         tail::Reserved,
     },
     sync::{
@@ -39,7 +37,7 @@ pub(crate) struct Appended {
     pub(crate) records: Vec<RecordSpace>,
     /// Pieces wait to be written.
     pub(crate) has_pending: bool,
-    salt: Salt,
+    pub(super) salt: Salt,
 }
 
 /// Space for a record.
@@ -70,7 +68,7 @@ impl Appended {
 impl RecordSpace {
     /// Puts the record of `items` into its space. Calls `complete` with the offset of each part that was the last
     /// one of its piece.
-    fn fill(self, salt: Salt, items: &[Item<'_>], mut complete: impl FnMut(usize)) {
+    pub(super) fn fill(self, salt: Salt, items: &[Item<'_>], mut complete: impl FnMut(usize)) {
         let sealed = self.header.seal(salt, &self.body);
         let padding = self.payload - self.header.offset as usize - sealed.len();
         let payloads = payload_order(items).map(|index| items[index].payload);
@@ -135,37 +133,12 @@ impl PendingFills {
     }
 
     /// Space was filled.
-    fn report(&self, log: &Mutex<Log>) {
+    pub(super) fn report(&self, log: &Mutex<Log>) {
         atomic::fence(SeqCst);
         if self.waiting.load(SeqCst) > 0 {
             drop(log.lock()); // a thread that looked before is waiting by now
             self.filled.notify_all();
         }
-    }
-}
-
-impl Journal {
-    /// Fills the space that [`Log::append`] has reserved for `items`, with no lock held, and begins the writes that
-    /// are possible then.
-    ///
-    /// # Errors
-    /// When a write has failed; all space is filled nevertheless.
-    pub(crate) fn fill(&self, items: &[Item<'_>], appended: Appended) -> Result<()> {
-        let Appended { records, has_pending, salt, .. } = appended;
-        let mut complete: Vec<(SegNo, usize)> = Vec::new();
-        for record in records {
-            let (range, segment) = (record.items.clone(), record.header.life.segment);
-            record.fill(salt, &items[range], |at| complete.push((segment, at)));
-        }
-        self.signals.fills.report(self.mutex());
-        if complete.is_empty() && !has_pending {
-            return Ok(());
-        }
-        let mut log = self.lock();
-        complete.into_iter().for_each(|(segment, at)| log.filled(segment, at));
-        let begun = self.begin_writes(log);
-        self.buffers.stock_one();
-        begun
     }
 }
 

@@ -15,9 +15,21 @@ use lacuna_device::{self as device, Filled};
 use crate::{
     Error, Result,
     addr::SegNo,
-    log::{Log, buffers::Buffers, fill::PendingFills, queue::DeviceWrite, sentinel::Sentinel},
+    format::{Flaw, Life},
+    log::{
+        Log,
+        batch::Item,
+        buffers::Buffers,
+        fill::{Appended, PendingFills},
+        queue::DeviceWrite,
+        sentinel::{REASON, Sentinel, Turn},
+    },
     map::{Map, SharedMap},
-    media::Volume,
+    media::{
+        Volume,
+        scan::Record,
+        summaries::{read_summaries, records_of},
+    },
     space::Space,
     sync::{Condvar, Mutex, MutexGuard, PerSegment, atomic::Ordering},
 };
@@ -164,9 +176,14 @@ impl Journal {
     /// device instead, and the others. Waits for those that are being filled.
     ///
     /// # Errors
-    /// When they will never be filled, because a thread has panicked.
+    /// When they will never be filled, because a thread has panicked; and where the map leads behind all records of the
+    /// segment, which a forged one does.
     pub(crate) fn read(&self, segment: SegNo, offset: usize, len: usize) -> Result<(usize, Vec<Filled>)> {
         let mut log = self.log.lock();
+        if offset + len > log.appended(segment) {
+            let at = self.volume.offset(segment, offset);
+            return Err(self.volume.corrupt("map", at, "it leads behind all records of a segment"));
+        }
         let found = self.signals.fills.wait(&mut log, |log| log.read(segment, offset, len));
         drop(log);
         found.ok_or_else(|| self.must_not_be_stopped().expect_err("bytes are lost by a panic"))
@@ -231,6 +248,71 @@ impl Journal {
         Ending { log: Arc::clone(&self.log), signals: Arc::clone(&self.signals) }
     }
 
+    /// Fills the space that [`Log::append`] has reserved for `items`, with no lock held, and begins the writes that
+    /// are possible then.
+    ///
+    /// # Errors
+    /// When a write has failed; all space is filled nevertheless.
+    pub(crate) fn fill(&self, items: &[Item<'_>], appended: Appended) -> Result<()> {
+        let Appended { records, has_pending, salt, .. } = appended;
+        let mut complete: Vec<(SegNo, usize)> = Vec::new();
+        for record in records {
+            let (range, segment) = (record.items.clone(), record.header.life.segment);
+            record.fill(salt, &items[range], |at| complete.push((segment, at)));
+        }
+        self.signals.fills.report(self.mutex());
+        if complete.is_empty() && !has_pending {
+            return Ok(());
+        }
+        let mut log = self.lock();
+        complete.into_iter().for_each(|(segment, at)| log.filled(segment, at));
+        let begun = self.begin_writes(log);
+        self.buffers.stock_one();
+        begun
+    }
+
+    /// The records of each of `lives`, from its summary, or why there is no valid one. Summaries that are not kept are
+    /// read at the same time.
+    pub(crate) fn summaries(&self, lives: &[Life]) -> Result<Vec<Result<Vec<Record>, Flaw>>> {
+        let kept = {
+            let log = self.lock();
+            lives.iter().map(|life| log.summary_cache.of(*life)).collect::<Vec<_>>()
+        };
+        let others: Vec<Life> =
+            lives.iter().zip(&kept).filter(|(_, kept)| kept.is_none()).map(|(life, _)| *life).collect();
+        let mut others = read_summaries(&self.volume, &others)?.into_iter();
+        let records = lives.iter().zip(kept).map(|(life, kept)| match kept {
+            Some(summary) => records_of(&self.volume, &summary, *life),
+            None => others.next().expect("one for each that is not kept"),
+        });
+        Ok(records.collect())
+    }
+
+    /// A sentinel for a thread that is about to change something.
+    pub(crate) fn sentinel(&self) -> Sentinel<impl Fn()> {
+        Sentinel::new(|| self.ending().stop(REASON))
+    }
+
+    /// Waits for the right to do a piece of maintenance.
+    pub(crate) fn turn(&self) -> Turn<'_, impl Fn()> {
+        let sentinel = self.sentinel();
+        Turn { _lock: self.maintenance.lock(), _sentinel: sentinel }
+    }
+
+    /// Whether a thread has panicked while it changed the store.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.signals.fills.is_lost()
+    }
+
+    /// # Errors
+    /// `Poisoned` after a panic. After a failed write reads go on.
+    pub(crate) fn must_not_be_stopped(&self) -> Result<()> {
+        match self.is_lost() {
+            true => Err(Error::Poisoned { device: self.volume.name(), reason: REASON.into() }),
+            false => Ok(()),
+        }
+    }
+
     /// Waits until collection has moved something, or does something else; false when `until` comes before.
     pub(crate) fn wait_for_move(&self, log: &mut MutexGuard<'_, Log>, until: Instant) -> bool {
         !self.signals.moved.wait_until(log, until).timed_out()
@@ -246,7 +328,7 @@ impl Journal {
     /// Waits until no write is in flight.
     fn wait_for_writes(&self) {
         let mut log = self.log.lock();
-        while log.queue.in_flight().writes > 0 {
+        while log.queue.in_flight() > 0 {
             self.signals.io_done.wait(&mut log);
         }
     }

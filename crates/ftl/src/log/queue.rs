@@ -6,17 +6,12 @@ use lacuna_device::Filled;
 
 use crate::{
     addr::SegNo,
-    log::{points::AppendPoint, tail::Piece},
+    log::{buffers::IN_FLIGHT_BYTES_MAX, points::AppendPoint, tail::Piece},
 };
 
 /// Pieces in flight to the device at a time: enough to keep a fast one busy. Few where
 /// every order is tried.
 const IN_FLIGHT_MAX: usize = if cfg!(feature = "shuttle") { 2 } else { 32 };
-
-/// No further write is begun while this many bytes are in flight: twice what a raw device hands to the system at a
-/// time. Between the end of a write and the start of the write that waited for it, two threads must be scheduled one
-/// after the other. Where all processors are busy that takes 3 ms, in which a fast device writes the other half.
-pub(super) const IN_FLIGHT_BYTES_MAX: usize = 16 << 20;
 
 /// A piece in flight to the device.
 pub(crate) struct DeviceWrite {
@@ -24,20 +19,6 @@ pub(crate) struct DeviceWrite {
     pub(crate) segment: SegNo,
     pub(crate) point: AppendPoint,
     pub(crate) piece: Piece,
-}
-
-/// Writes handed out that have not come back.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct InFlight {
-    pub(crate) writes: usize,
-    pub(crate) bytes: usize,
-}
-
-impl InFlight {
-    fn has_ended(&mut self, write: &DeviceWrite) {
-        self.writes -= 1;
-        self.bytes -= write.piece.len;
-    }
 }
 
 /// Frozen pieces, from when they were cut off their tails until they are on the device.
@@ -50,7 +31,9 @@ pub(super) struct WriteQueue {
     /// Bytes of those; failed writes stay counted.
     outstanding_bytes: usize,
     write_next: u64,
-    in_flight: InFlight,
+    /// Writes handed out that have not come back, and their bytes.
+    in_flight: usize,
+    in_flight_bytes: usize,
 }
 
 impl WriteQueue {
@@ -59,13 +42,13 @@ impl WriteQueue {
     }
 
     /// Writes handed out that have not come back.
-    pub(super) fn in_flight(&self) -> InFlight {
+    pub(super) fn in_flight(&self) -> usize {
         self.in_flight
     }
 
     /// Whether another write may be begun.
     pub(super) fn may_begin(&self) -> bool {
-        self.in_flight.writes < IN_FLIGHT_MAX && self.in_flight.bytes < IN_FLIGHT_BYTES_MAX
+        self.in_flight < IN_FLIGHT_MAX && self.in_flight_bytes < IN_FLIGHT_BYTES_MAX
     }
 
     pub(super) fn push(&mut self, segment: SegNo, point: AppendPoint, pieces: Vec<Piece>) {
@@ -100,8 +83,8 @@ impl WriteQueue {
     /// failed, in [`WriteQueue::complete`].
     pub(super) fn next(&mut self) -> Option<DeviceWrite> {
         let write = self.pending.remove(self.ready()?)?;
-        self.in_flight.writes += 1;
-        self.in_flight.bytes += write.piece.len;
+        self.in_flight += 1;
+        self.in_flight_bytes += write.piece.len;
         Some(write)
     }
 
@@ -123,7 +106,8 @@ impl WriteQueue {
 
     /// `writes` are no longer in flight.
     pub(super) fn have_ended(&mut self, writes: &[DeviceWrite]) {
-        writes.iter().for_each(|write| self.in_flight.has_ended(write));
+        self.in_flight -= writes.len();
+        self.in_flight_bytes -= writes.iter().map(|write| write.piece.len).sum::<usize>();
     }
 
     /// `write`, which has ended, is on the device.

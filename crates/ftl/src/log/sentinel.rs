@@ -12,13 +12,11 @@
 use std::thread;
 
 use crate::{
-    Error, Result,
-    log::journal::Journal,
     mutant::{Rule, is_broken},
     sync::MutexGuard,
 };
 
-const REASON: &str = "a thread panicked while it changed the store";
+pub(super) const REASON: &str = "a thread panicked while it changed the store";
 
 /// Calls `stop` when it is dropped by a panic that began after it was made.
 pub(crate) struct Sentinel<F: Fn()> {
@@ -45,35 +43,8 @@ impl<F: Fn()> Drop for Sentinel<F> {
 /// The right to do a piece of maintenance. A panic with it stops the store.
 pub(crate) struct Turn<'a, F: Fn()> {
     // Released first, by invariant 1.
-    _lock: MutexGuard<'a, ()>,
-    _sentinel: Sentinel<F>,
-}
-
-impl Journal {
-    /// A sentinel for a thread that is about to change something.
-    pub(crate) fn sentinel(&self) -> Sentinel<impl Fn()> {
-        Sentinel::new(|| self.ending().stop(REASON))
-    }
-
-    /// Waits for the right to do a piece of maintenance.
-    pub(crate) fn turn(&self) -> Turn<'_, impl Fn()> {
-        let sentinel = self.sentinel();
-        Turn { _lock: self.maintenance.lock(), _sentinel: sentinel }
-    }
-
-    /// Whether a thread has panicked while it changed the store.
-    pub(crate) fn is_lost(&self) -> bool {
-        self.signals.fills.is_lost()
-    }
-
-    /// # Errors
-    /// `Poisoned` after a panic. After a failed write reads go on.
-    pub(crate) fn must_not_be_stopped(&self) -> Result<()> {
-        match self.is_lost() {
-            true => Err(Error::Poisoned { device: self.volume.name(), reason: REASON.into() }),
-            false => Ok(()),
-        }
-    }
+    pub(super) _lock: MutexGuard<'a, ()>,
+    pub(super) _sentinel: Sentinel<F>,
 }
 
 #[cfg(all(test, not(feature = "shuttle")))] // Shuttle's locks work in its own threads only.

@@ -23,6 +23,7 @@ use crate::{
         segments::{Segment, SegmentTable, State},
         streams::Streams,
         summary_cache::SummaryCache,
+        tail::Tail,
     },
     map::Map,
     space::{Limits, Space},
@@ -93,8 +94,6 @@ pub(crate) struct Log {
     pub(super) footprint: Footprint,
     /// Segments beyond which writers pay for what they add (`footprint`).
     pub(super) limit: usize,
-    /// The segment that is being collected; only the holder of the maintenance lock changes it.
-    victim: Option<SegNo>,
     /// About how many dead segments wait for nothing but a flush. Only a hint: segments also die unnoticed.
     pending_free: usize,
     /// Changed only with the maintenance lock held.
@@ -126,7 +125,6 @@ impl Log {
             live_cost: recovered.live_cost,
             footprint: recovered.footprint,
             limit: space.segments,
-            victim: None,
             pending_free: 0,
             restoring: Restoring::No,
             mean_batch: MeanBatch::default(),
@@ -234,7 +232,6 @@ impl Log {
             segment.0
         );
         self.segments.give_back(segment);
-        self.victim = self.victim.filter(|victim| *victim != segment);
         self.pending_free = self.pending_free.saturating_sub(1);
         self.summary_cache.forget(segment);
     }
@@ -242,15 +239,6 @@ impl Log {
     /// Puts a segment out of use that is no longer needed, or that may only be read.
     pub(crate) fn put_out_of_use(&mut self, segment: SegNo) {
         self.segments.put_out_of_use(segment);
-    }
-
-    /// The segment that is being collected.
-    pub(crate) fn victim(&self) -> Option<SegNo> {
-        self.victim
-    }
-
-    pub(crate) fn set_victim(&mut self, victim: Option<SegNo>) {
-        self.victim = victim;
     }
 
     /// About how many dead segments wait for nothing but a flush.
@@ -344,6 +332,11 @@ impl Log {
     /// Whether all of a segment's bytes are on the device.
     pub(crate) fn is_written(&self, segment: SegNo) -> bool {
         self.streams.tail(segment).is_none()
+    }
+
+    /// Where the records of a segment end.
+    pub(super) fn appended(&self, segment: SegNo) -> usize {
+        self.streams.tail(segment).map_or(self.space.segment_bytes, Tail::end)
     }
 
     /// What of the `len` bytes at `offset` of a segment is in memory; see

@@ -8,7 +8,7 @@ use crate::{
         batch::SpaceLeft,
         points::{APPEND_POINTS, AppendPoint},
         segments::SegmentTable,
-        tail::{Tail, Tails},
+        tail::Tail,
     },
     space::Space,
 };
@@ -18,18 +18,20 @@ pub(super) struct Streams {
     open: [Option<SegNo>; APPEND_POINTS],
     /// Of the open segments.
     summaries: [Summary; APPEND_POINTS],
-    tails: Tails,
+    /// By segment: each write looks its own up several times.
+    tails: Vec<Option<Box<Tail>>>,
 }
 
 impl Streams {
     /// Nothing is open, in a store of `segments` segments.
     pub(super) fn new(segments: usize) -> Streams {
-        Streams { open: [None; APPEND_POINTS], summaries: Default::default(), tails: Tails::new(segments) }
+        let tails = (0..segments).map(|_| None).collect();
+        Streams { open: [None; APPEND_POINTS], summaries: Default::default(), tails }
     }
 
     /// The store has `segments` segments now.
     pub(super) fn grow(&mut self, segments: usize) {
-        self.tails.grow(segments);
+        self.tails.resize_with(segments, || None);
     }
 
     pub(super) fn open_at(&self, point: AppendPoint) -> Option<SegNo> {
@@ -42,17 +44,17 @@ impl Streams {
 
     /// The tail of a segment that has one: it is open, or not all of it is on the device.
     pub(super) fn tail(&self, segment: SegNo) -> Option<&Tail> {
-        self.tails.get(segment)
+        self.tails[segment.0 as usize].as_deref()
     }
 
     /// The same, to be changed.
     pub(super) fn tail_mut(&mut self, segment: SegNo) -> &mut Tail {
-        self.tails.of(segment)
+        self.tails[segment.0 as usize].as_mut().expect("a tail stays until it is written")
     }
 
     /// All of a segment that is not open is on the device.
     pub(super) fn forget(&mut self, segment: SegNo) {
-        self.tails.remove(segment);
+        self.tails[segment.0 as usize] = None;
     }
 
     /// The summary of the segment that is open at `point`.
@@ -62,7 +64,7 @@ impl Streams {
 
     /// A segment is open at `point` from now on.
     pub(super) fn open(&mut self, point: AppendPoint, segment: SegNo, tail: Tail) {
-        self.tails.insert(segment, tail);
+        self.tails[segment.0 as usize] = Some(Box::new(tail));
         self.open[point.index()] = Some(segment);
     }
 
@@ -74,14 +76,14 @@ impl Streams {
 
     /// Space left in the segment that is open at `point`.
     pub(super) fn space_left(&self, point: AppendPoint, space: Space) -> Option<SpaceLeft> {
-        let tail = self.tails.get(self.open_at(point)?)?;
+        let tail = self.tail(self.open_at(point)?)?;
         Some(SpaceLeft::new(space, tail.append_offset(), self.summaries[point.index()].body_bytes()))
     }
 
     /// Where the next record of `point` would go.
     pub(super) fn position(&self, point: AppendPoint, segments: &SegmentTable) -> Option<Position> {
         let segment = self.open_at(point)?;
-        let offset = self.tails.get(segment)?.append_offset() as u32;
+        let offset = self.tail(segment)?.append_offset() as u32;
         Some(Position { segment, generation: segments.get(segment).generation, offset })
     }
 

@@ -6,10 +6,9 @@
 //!
 //! Invariants:
 //! 1. Bytes below `written` are on the device (not necessarily durable); all others up to `end` are in `parts`, or are
-//!    being filled; in order and, except for skipped bytes, without gaps.
+//!    being filled; in order and without gaps.
 //! 2. Pieces start and end on device blocks and are handed out to be written exactly once, when all of
-//!    their parts are filled: what lies below `frozen` belongs to a piece, or was skipped, and nothing is
-//!    added to it.
+//!    their parts are filled: what lies below `frozen` belongs to a piece, and nothing is added to it.
 //! 3. The parts of a piece lie one behind the other in one memory, from a block's boundary on. So a piece
 //!    ends where its memory does, if not before.
 //! 4. A part is filled once and for good, before it is taken off the count of its piece. So the thread that brings the
@@ -25,8 +24,7 @@ use std::{collections::VecDeque, ops::Range, sync::Arc};
 use lacuna_device::{Blank, Filled};
 
 use crate::{
-    addr::SegNo,
-    log::buffers::Buffers,
+    log::buffers::{Buffers, PIECE_BYTES_MAX},
     mutant::{Rule, is_broken},
     sync::{
         OnceLock,
@@ -35,10 +33,9 @@ use crate::{
 };
 
 /// Bytes that are collected before they are written without being asked for.
+///
+/// [`PIECE_BYTES_MAX`] while as many are in flight to the device.
 const PIECE_BYTES: usize = 256 << 10;
-
-/// The same while as many are in flight to the device.
-pub(crate) const PIECE_BYTES_MAX: usize = 1 << 20;
 
 /// A frozen part of the segment, to be written to the device.
 pub(crate) struct Piece {
@@ -288,17 +285,6 @@ impl Tail {
         }
     }
 
-    /// Continues at `offset`, a block's boundary; everything appended before is frozen. The bytes in between are not
-    /// written, but count as written.
-    pub(crate) fn skip_to(&mut self, offset: usize) {
-        assert!(self.end == self.frozen && offset >= self.end, "skipped over what is to be written");
-        assert!(offset.is_multiple_of(self.block_bytes), "invariant 2: a piece of whole blocks");
-        if offset > self.end {
-            self.pieces.push_back(Frozen { range: self.end..offset, done: true });
-        }
-        (self.frozen, self.end) = (offset, offset);
-    }
-
     fn freeze(&mut self) -> Piece {
         let range = self.frozen..self.end;
         assert!(
@@ -336,6 +322,11 @@ impl Tail {
         }
     }
 
+    /// Where the records end.
+    pub(super) fn end(&self) -> usize {
+        self.end
+    }
+
     /// Reads those of the `len` bytes at `offset` that are in memory: returns how many of them, at the beginning, are
     /// on the device instead, and the other bytes. None while some of them are being filled.
     pub(crate) fn read(&self, offset: usize, len: usize) -> Option<(usize, Vec<Filled>)> {
@@ -357,38 +348,6 @@ impl Tail {
     }
 }
 
-/// Tails by segment: each write looks its own up several times.
-pub(crate) struct Tails(Vec<Option<Box<Tail>>>);
-
-impl Tails {
-    /// None, for a store of `segments` segments.
-    pub(crate) fn new(segments: usize) -> Tails {
-        Tails((0..segments).map(|_| None).collect())
-    }
-
-    /// The store has `segments` segments now.
-    pub(crate) fn grow(&mut self, segments: usize) {
-        self.0.resize_with(segments, || None);
-    }
-
-    pub(crate) fn get(&self, segment: SegNo) -> Option<&Tail> {
-        self.0[segment.0 as usize].as_deref()
-    }
-
-    /// The tail of a segment that has one: it is open, or not all of it is on the device.
-    pub(crate) fn of(&mut self, segment: SegNo) -> &mut Tail {
-        self.0[segment.0 as usize].as_mut().expect("a tail stays until it is written")
-    }
-
-    pub(crate) fn insert(&mut self, segment: SegNo, tail: Tail) {
-        self.0[segment.0 as usize] = Some(Box::new(tail));
-    }
-
-    pub(crate) fn remove(&mut self, segment: SegNo) {
-        self.0[segment.0 as usize] = None;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use lacuna_sim::{SeededRng, for_each_seed};
@@ -401,7 +360,8 @@ mod tests {
             segments: 4,
             segment_bytes: segment_bytes as usize,
             block_bytes: 4096,
-            reserve_percent: 7,
+            block_bytes_max: 4096,
+            superblock_segments: 1,
         }))
     }
 
@@ -495,26 +455,6 @@ mod tests {
                 tail.complete(frozen[piece].take().unwrap().start);
             }
             assert_eq!(buffers.idle(), 4);
-        }
-    }
-
-    #[test]
-    fn what_is_skipped_counts_as_written_once_all_before_it_is() {
-        for gap in [0, 4096, 12288] {
-            let (mut tail, buffers) = (Tail::new(1 << 20, 4096), buffers(1 << 20));
-            let mut pieces = Pieces::new(&buffers, 0);
-            tail.append(&[1; 5000], &mut pieces);
-            tail.pad_and_freeze(&mut pieces);
-            tail.skip_to(8192 + gap);
-            tail.append(&[2; 4096], &mut pieces);
-            tail.pad_and_freeze(&mut pieces);
-            let starts: Vec<_> = pieces.frozen.iter().map(|piece| (piece.start, piece.len)).collect();
-            assert_eq!(starts, [(0, 8192), (8192 + gap, 4096)]);
-            tail.complete(8192 + gap);
-            assert_eq!((tail.written(), tail.is_written()), (0, false));
-            assert_eq!(tail.read(4096, 904).unwrap().0, 0, "still in memory");
-            tail.complete(0);
-            assert_eq!((tail.written(), tail.is_written()), (8192 + gap + 4096, true));
         }
     }
 }

@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
+use super::parts::Maintenance;
 use super::throttle;
-use super::work::Maintenance;
 use crate::{
     Work,
     log::{AppendPoint, Log},

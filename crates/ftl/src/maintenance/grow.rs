@@ -1,4 +1,4 @@
-//! Growing a store, while it is in use, to the size of its enlarged device.
+//! Growing a store, while it is in use, to the size of its enlarged device, or less.
 //!
 //! Invariants:
 //! 1. *Nothing in the new segments is taken for records.* An older copy of the same store may have been there, with
@@ -12,6 +12,9 @@
 //!    nothing (`checkpoint::load`).
 //! 4. *The reserve holds.* A checkpoint becomes longer by the counters of the new segments, but by far fewer segments
 //!    than there are new ones; otherwise the growth is refused.
+//! 5. *The copy of the superblock behind the old end is gone* before the new size counts: no later owner of these bytes,
+//!    and no smaller device, can make it a superblock again. Until then a power cut leaves a store that lacks this copy,
+//!    which opening restores (`media::superblock::settle`).
 
 use lacuna_device::AlignedBuf;
 
@@ -30,24 +33,23 @@ impl Maintenance {
     pub(crate) fn grow(&self, capacity_bytes: Option<u64>) -> Result<u64> {
         self.volume.must_write()?;
         let _turn = self.journal.turn();
-        let geometry = self
-            .volume
-            .device()
-            .grow(capacity_bytes.unwrap_or(self.volume.device().geometry().capacity_bytes))?;
-        if let Some(wanted) = capacity_bytes.filter(|wanted| *wanted > geometry.capacity_bytes) {
-            let reason = format!("it has {} bytes, and cannot be made {wanted}", geometry.capacity_bytes);
-            return Err(Error::Geometry { device: self.volume.name(), reason });
-        }
+        let device = self.volume.device();
         let now = self.checkpointer.superblock();
-        let (capacity_bytes, sequence) = (geometry.capacity_bytes, now.sequence + 1);
-        let next = Superblock { capacity_bytes, sequence, ..now.clone() };
-        let before = self.volume.space();
-        let after = superblock::space(&next, before.reserve_percent);
-        if after.segments <= before.segments {
-            return Ok(now.capacity_bytes);
+        let wanted = match capacity_bytes {
+            Some(bytes) => bytes,
+            None => self.device_bytes(&now)?,
+        };
+        if wanted == now.capacity_bytes {
+            return Ok(wanted);
         }
-        self.check_growth(before, after)?;
-        self.wipe_starts(before, after)?;
+        // Before the device is changed.
+        let (before, after) = self.check_growth(&now, wanted)?;
+        let found = device.grow(wanted)?.capacity_bytes;
+        if found < wanted {
+            return self.refuse(format!("it has {found} bytes, and cannot be made {wanted}"));
+        }
+        let next = Superblock { capacity_bytes: wanted, sequence: now.sequence + 1, ..now.clone() };
+        self.wipe(&now, before, after)?;
         self.checkpointer.put_superblock(next)?;
 
         let mut log = self.journal.lock();
@@ -55,26 +57,59 @@ impl Maintenance {
         log.grow(after);
         self.map.grow(&mut map, after.segments);
         self.volume.grow(after.segments);
-        Ok(geometry.capacity_bytes)
+        Ok(wanted)
     }
 
-    fn check_growth(&self, before: Space, after: Space) -> Result<()> {
-        let refuse = |reason: String| Err(Error::Geometry { device: self.volume.name(), reason });
-        if after.segments > u32::MAX as usize || !after.root_fits() {
-            return refuse(format!("too many segments of {} bytes", after.segment_bytes));
+    /// See [`crate::Ftl::capacity_max`].
+    pub(crate) fn capacity_max(&self) -> Result<u64> {
+        let _turn = self.journal.turn();
+        let now = self.checkpointer.superblock();
+        let found = self.device_bytes(&now)?;
+        let may_grow = found > now.capacity_bytes && self.check_growth(&now, found).is_ok();
+        Ok(if may_grow { found } else { now.capacity_bytes })
+    }
+
+    /// Whole blocks of the device, which may have become larger since it was opened.
+    fn device_bytes(&self, now: &Superblock) -> Result<u64> {
+        let (found, block) = (self.volume.device().grow(0)?.capacity_bytes, u64::from(now.block_bytes));
+        // Not even a block more than it was.
+        Ok(if found - now.capacity_bytes < block { now.capacity_bytes } else { found / block * block })
+    }
+
+    fn refuse<T>(&self, reason: String) -> Result<T> {
+        Err(Error::Geometry { device: self.volume.name(), reason })
+    }
+
+    /// The sizes of the store now, and with `wanted` bytes.
+    fn check_growth(&self, now: &Superblock, wanted: u64) -> Result<(Space, Space)> {
+        if wanted < now.capacity_bytes {
+            let capacity = now.capacity_bytes;
+            return self.refuse(format!("the store has {capacity} bytes, and does not become smaller"));
+        }
+        if !wanted.is_multiple_of(now.block_bytes.into()) {
+            return self.refuse(format!("{wanted} bytes are not a multiple of {}", now.block_bytes));
+        }
+        let before = self.volume.space();
+        let grown = Superblock { capacity_bytes: wanted, ..now.clone() };
+        let after = Space { segments: grown.segments() as usize, ..before };
+        if grown.segments() > u64::from(u32::MAX) || !after.root_fits() {
+            return self.refuse(format!("too many segments of {} bytes", after.segment_bytes));
         }
         let weight = self.journal.lock().peak_weight();
         let more = after.checkpoint_segments(weight).saturating_sub(before.checkpoint_segments(weight));
         let needed = 2 * more + GC_SEGMENTS;
-        if after.segments - before.segments < needed {
-            let bytes = (before.segments + needed) as u64 * after.segment_bytes as u64;
-            return refuse(format!("grown by too little; at least {bytes} bytes in all"));
+        let missing = needed.saturating_sub(after.segments - before.segments);
+        if missing > 0 {
+            let bytes = (before.segments + needed + 1) as u64 * after.segment_bytes as u64;
+            return self.refuse(format!("grown by too little; at least {bytes} bytes in all"));
         }
-        Ok(())
+        Ok((before, after))
     }
 
-    /// Makes the first blocks of the new segments zeros, where they are not.
-    fn wipe_starts(&self, before: Space, after: Space) -> Result<()> {
+    /// Makes the first blocks of the new segments zeros, where they are not, and wipes the copy of the superblock that
+    /// lies among them.
+    fn wipe(&self, now: &Superblock, before: Space, after: Space) -> Result<()> {
+        superblock::wipe_end_copy(self.volume.device(), now)?;
         let len = (RECORDS_START + RECORD_HEADER_BYTES).next_multiple_of(after.block_bytes);
         let (mut start, zeros) = (AlignedBuf::zeroed(len), AlignedBuf::zeroed(len));
         for segment in (before.segments as u32..after.segments as u32).map(SegNo) {

@@ -6,7 +6,6 @@ use crate::{
     Result,
     log::{Claim, Log},
     maintenance::Maintenance,
-    sync::atomic::{AtomicUsize, Ordering},
 };
 
 /// Bytes of untouched segments that are made ready together and kept ready; at least one segment.
@@ -94,41 +93,5 @@ impl Maintenance {
             let _ = self.volume.device().discard(self.volume.offset(run[0], 0), bytes);
         }
         self.journal.lock().free_mut().are_untouched();
-    }
-}
-
-/// How many segments were in use, or ready, when the host had no space for one more.
-#[derive(Debug)]
-pub(crate) struct Host(AtomicUsize);
-
-impl Default for Host {
-    fn default() -> Host {
-        Host(AtomicUsize::new(usize::MAX))
-    }
-}
-
-impl Host {
-    fn give_up(&self, touched: usize) {
-        self.0.store(touched, Ordering::Relaxed);
-    }
-
-    /// Whether it is not worth asking again: until the store has taken another segment, at least.
-    fn gave_up(&self, touched: usize) -> bool {
-        self.0.load(Ordering::Relaxed) == touched
-    }
-}
-
-#[cfg(all(test, not(feature = "shuttle")))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_host_without_space_is_asked_again_once_more_is_in_use() {
-        let host = Host::default();
-        assert!(!host.gave_up(5));
-        host.give_up(5);
-        assert!(host.gave_up(5) && !host.gave_up(6));
-        host.give_up(6);
-        assert!(host.gave_up(6));
     }
 }

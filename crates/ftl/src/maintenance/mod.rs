@@ -11,9 +11,10 @@
 mod debt;
 mod grow;
 mod host;
+mod parts;
 mod plan;
 mod thread;
 mod throttle;
 mod work;
 
-pub(crate) use work::Maintenance;
+pub(crate) use parts::Maintenance;

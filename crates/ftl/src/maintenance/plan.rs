@@ -1,6 +1,6 @@
 //! Deciding what is due.
 
-use super::work::Maintenance;
+use super::parts::Maintenance;
 use crate::{
     addr::SegNo,
     gc::Collecting,

@@ -2,25 +2,11 @@
 
 use std::sync::Arc;
 
-use super::work::Maintenance;
+use super::parts::{Activity, Maintenance};
 use crate::{
     Work,
     sync::thread::{self, JoinHandle},
 };
-
-/// The activity, current or last, of the holder of the maintenance lock.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Activity {
-    #[default]
-    Other,
-    Collecting,
-}
-
-#[derive(Default)]
-pub(super) struct Signal {
-    pub(super) kicked: bool,
-    pub(super) stopped: bool,
-}
 
 impl Maintenance {
     /// Sets the current activity. Wakes the writers that wait for collection when it is no longer collection.

@@ -1,67 +1,12 @@
 //! Doing what is due, one piece at a time.
 
-use std::sync::Arc;
-
+use super::parts::{Activity, Maintenance};
 use super::plan::Plan;
-use super::thread::{Activity, Signal};
 use crate::{
-    Error, Result, Work,
-    checkpoint::{Checkpointer, Rewrite},
-    gc::{Collecting, Collector},
-    log::{Journal, Log},
-    maintenance::host::Host,
-    map::{Map, SharedMap},
-    media::Volume,
-    paging::{Base, DIRTY_SHARE_MAX, PagedMap},
-    reuse::Reuse,
-    sync::{Condvar, Mutex, atomic::AtomicU64},
+    Error, Result, Work, checkpoint::Rewrite, gc::Collecting, log::Log, map::Map, paging::DIRTY_SHARE_MAX,
 };
 
-/// Does what is due: collection, checkpoints and the like.
-pub(crate) struct Maintenance {
-    pub(super) volume: Arc<Volume>,
-    pub(super) map: Arc<SharedMap>,
-    pub(super) journal: Arc<Journal>,
-    pub(super) pages: Arc<PagedMap>,
-    pub(super) reuse: Arc<Reuse>,
-    pub(super) checkpointer: Arc<Checkpointer>,
-    pub(super) collector: Arc<Collector>,
-    pub(super) host: Host,
-    /// A thread does it; see [`crate::Options::background`].
-    pub(super) is_threaded: bool,
-    pub(super) signal: Mutex<Signal>,
-    pub(super) changed: Condvar,
-    pub(super) activity: Mutex<Activity>,
-    /// Bytes that collection must have moved since open; see `throttle`.
-    pub(super) debt: AtomicU64,
-}
-
 impl Maintenance {
-    pub(crate) fn new(
-        base: Base,
-        reuse: Arc<Reuse>,
-        checkpointer: Arc<Checkpointer>,
-        collector: Arc<Collector>,
-        is_threaded: bool,
-    ) -> Maintenance {
-        let Base { volume, map, journal, pages } = base;
-        Maintenance {
-            volume,
-            map,
-            journal,
-            pages,
-            reuse,
-            checkpointer,
-            collector,
-            host: Host::default(),
-            is_threaded,
-            signal: Mutex::default(),
-            changed: Condvar::default(),
-            activity: Mutex::default(),
-            debt: AtomicU64::new(0),
-        }
-    }
-
     /// See [`crate::Ftl::step`].
     pub(crate) fn step(&self, work: Work) -> Result<bool> {
         self.volume.must_write()?;

@@ -3,8 +3,9 @@
 use std::{array, ops::Range};
 
 use super::group::{self, GROUP};
-use super::leaf::{Row, Rows as LeafRows};
-use super::slot::{Slot, Tally};
+use super::leaf::Rows as LeafRows;
+use super::row::{Absent, Row, SPACE, clip};
+use super::slot::{Residence, Slot, Tally};
 use super::tree::{Edit, LeafAt, Node};
 
 use super::{Leaf, Live};
@@ -15,29 +16,8 @@ use crate::{
     space::LEAF_WEIGHT,
 };
 
-impl Live {
-    pub(crate) fn add(&mut self, extent: &Extent) {
-        self.bytes += extent.bytes() as u64;
-        self.extents += 1;
-    }
-
-    pub(super) fn sub(&mut self, extent: &Extent) {
-        self.bytes = self.bytes.checked_sub(extent.bytes() as u64).expect("invariant 3: bytes below zero");
-        self.extents = self.extents.checked_sub(1).expect("invariant 3: extents below zero");
-    }
-}
-
 /// The lines loaded for this many look-ups fit into the processor's second-level cache.
 const LOADED_AHEAD_MAX: usize = 512;
-
-/// A leaf that is on the device only, and the span and sums that it must match.
-#[derive(Clone, Debug)]
-pub(crate) struct Absent {
-    pub(crate) span: Range<u64>,
-    /// Sum of its rows.
-    pub(crate) live: Live,
-    pub(crate) place: LeafAddr,
-}
 
 /// A leaf as it was at one moment.
 pub(crate) struct LeafRef {
@@ -48,19 +28,6 @@ pub(crate) struct LeafRef {
     pub(crate) place: Option<LeafAddr>,
 }
 
-/// How many leaves a map has, and the memory they take.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Residence {
-    pub(crate) leaves: u64,
-    pub(crate) resident: u64,
-    /// Memory in bytes, without inner nodes.
-    pub(crate) resident_memory: u64,
-    pub(crate) dirty: u64,
-    pub(crate) dirty_memory: u64,
-    /// As long as they will be on the device.
-    pub(crate) dirty_bytes: u64,
-}
-
 /// See the module documentation.
 pub(crate) struct Map {
     root: Node,
@@ -69,19 +36,6 @@ pub(crate) struct Map {
     /// Where eviction and writing back go on.
     hand: u64,
     dirty_hand: u64,
-}
-
-/// The sectors that a root is responsible for.
-pub(super) const SPACE: Range<u64> = 0..u64::MAX;
-
-/// The part of `extent`, which starts at `lba`, that lies in `range`.
-pub(super) fn clip(lba: u64, extent: &Extent, range: &Range<u64>) -> Option<(u64, Extent)> {
-    let start = lba.max(range.start);
-    let end = (lba + u64::from(extent.sectors)).min(range.end);
-    (start < end).then(|| {
-        let skipped = (start - lba) as u8;
-        (start, Extent { sectors: (end - start) as u8, skip: extent.skip + skipped, ..*extent })
-    })
 }
 
 /// As [`clip`], for what [`Rows`] yield.
@@ -109,8 +63,7 @@ impl Map {
         for IndexEntry { start, live, place } in index {
             let slot = Slot::evicted(place);
             tally.enter(&slot);
-            total.bytes += live.bytes;
-            total.extents += live.extents;
+            total += live;
             leaves.push((start, live, Node::Leaf(slot)));
         }
         let root = if leaves.is_empty() { Node::empty(&mut tally) } else { Node::build(leaves) };
@@ -434,6 +387,12 @@ impl Map {
     /// Counters of one segment.
     pub(crate) fn live(&self, segment: SegNo) -> Live {
         self.tally.segments[segment.0 as usize]
+    }
+
+    /// A segment that held more than the counters that came with the checkpoint said, if a change has met one. Leaves
+    /// and counters are both sealed, so somebody forged them. What else lies in that segment is unknown.
+    pub(crate) fn miscounted(&self) -> Option<SegNo> {
+        self.tally.miscounted
     }
 
     /// The store has `segments` segments now.

@@ -20,7 +20,7 @@ use std::{array, hint::select_unpredictable, ops::Range};
 use lacuna_memory::{DenseBytes, prefetch};
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::extents::clip;
+use super::row::{Row, clip};
 use crate::{
     Seq,
     addr::{CHUNK_SECTORS, GRAIN, PhysAddr, SegNo},
@@ -29,9 +29,6 @@ use crate::{
         MapLeafRaw, ROW_BYTES_MAX,
     },
 };
-
-/// An extent and its first sector.
-pub(crate) type Row = (u64, Extent);
 
 /// A leaf with more rows is split.
 pub(super) const ROWS_MAX: usize = LEAF_ROWS_MAX;

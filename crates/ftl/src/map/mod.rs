@@ -9,7 +9,8 @@
 //! Invariants:
 //! 1. Extents do not overlap, and none crosses a chunk boundary of the space.
 //! 2. Every extent has payload in each of its sectors; zero tails are not in the map.
-//! 3. The counters of each segment, and the totals, are the sums over the extents.
+//! 3. The counters of each segment, and the totals, are the sums over the extents. Counters that came with a checkpoint
+//!    may be forged: [`Map::miscounted`] then tells, the log stops, and a check finds which ones.
 //! 4. A thread that changes a range holds the map's lock from the moment at which it finds nothing [`Map::absent`]
 //!    there until the change.
 //! 5. A leaf that has a place is there byte for byte. `leaf_bytes` of a segment are the sum over
@@ -24,6 +25,7 @@ mod group;
 mod keys;
 mod leaf;
 mod recount;
+mod row;
 mod shared;
 mod slot;
 #[cfg(test)]
@@ -31,9 +33,14 @@ mod tests;
 mod tree;
 
 pub(crate) use crate::format::Live;
+
+/// Of a segment that is [`Map::miscounted`].
+pub(crate) const MISCOUNTED: &str = "holds more than the checkpoint counts there";
+
 #[cfg(feature = "bench")]
 pub(crate) use extents::Snapshot;
-pub(crate) use extents::{Absent, LeafRef, Map, Residence};
+pub(crate) use extents::{LeafRef, Map};
 pub(crate) use leaf::Leaf;
 pub(crate) use recount::Recount;
+pub(crate) use row::Absent;
 pub(crate) use shared::SharedMap;

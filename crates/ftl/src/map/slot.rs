@@ -8,9 +8,9 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::{Live, Residence, leaf::Leaf};
+use super::{Live, leaf::Leaf};
 use crate::{
-    addr::GRAIN,
+    addr::{GRAIN, SegNo},
     format::{Extent, LeafAddr},
 };
 
@@ -109,6 +109,19 @@ fn stored_bytes(place: LeafAddr) -> u64 {
     usize::from(place.bytes).next_multiple_of(GRAIN) as u64
 }
 
+/// How many leaves a map has, and the memory they take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Residence {
+    pub(crate) leaves: u64,
+    pub(crate) resident: u64,
+    /// Memory in bytes, without inner nodes.
+    pub(crate) resident_memory: u64,
+    pub(crate) dirty: u64,
+    pub(crate) dirty_memory: u64,
+    /// As long as they will be on the device.
+    pub(crate) dirty_bytes: u64,
+}
+
 /// Counters beside the tree's own sums.
 pub(super) struct Tally {
     /// Live extents and bytes in each segment.
@@ -116,12 +129,14 @@ pub(super) struct Tally {
     /// Bytes of leaves of this map in each segment.
     pub(super) leaf_bytes: Vec<u64>,
     pub(super) of_leaves: Residence,
+    /// The first segment that held more than its counter said; that came with the checkpoint.
+    pub(super) miscounted: Option<SegNo>,
 }
 
 impl Tally {
     pub(super) fn new(segments: Vec<Live>) -> Tally {
         let leaf_bytes = vec![0; segments.len()];
-        Tally { segments, leaf_bytes, of_leaves: Residence::default() }
+        Tally { segments, leaf_bytes, of_leaves: Residence::default(), miscounted: None }
     }
 
     /// There are `segments` segments now.
@@ -135,7 +150,12 @@ impl Tally {
     }
 
     pub(super) fn sub(&mut self, extent: &Extent) {
-        self.segments[extent.phys.segment.0 as usize].sub(extent);
+        let live = &mut self.segments[extent.phys.segment.0 as usize];
+        let left = live.without(extent);
+        if left.is_none() {
+            self.miscounted.get_or_insert(extent.phys.segment);
+        }
+        *live = left.unwrap_or_default();
     }
 
     /// Counts a slot of the tree.

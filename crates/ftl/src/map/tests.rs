@@ -2,10 +2,7 @@ use std::{collections::BTreeMap, ops::Range};
 
 use lacuna_sim::{SeededRng, for_each_seed};
 
-use super::{
-    extents::{SPACE, Snapshot},
-    *,
-};
+use super::{extents::Snapshot, row::SPACE, *};
 use crate::{
     Lba, SECTOR, Seq,
     addr::{CHUNK_SECTORS, GRAIN, PhysAddr, SegNo},

@@ -23,10 +23,10 @@
 use std::{ops::Range, sync::Arc};
 
 use super::{
-    Absent, Live,
-    extents::clip,
+    Live,
     keys::{KEYS_MAX, Keys},
-    leaf::{self, Leaf, Row},
+    leaf::{self, Leaf},
+    row::{Absent, Row, SPACE, clip},
     slot::{Slot, Tally},
 };
 use crate::addr::CHUNK_SECTORS;
@@ -70,10 +70,8 @@ impl Change {
     }
 
     fn and(&mut self, other: Change) {
-        self.added.bytes += other.added.bytes;
-        self.added.extents += other.added.extents;
-        self.removed.bytes += other.removed.bytes;
-        self.removed.extents += other.removed.extents;
+        self.added += other.added;
+        self.removed += other.removed;
     }
 }
 
@@ -97,7 +95,7 @@ pub(super) struct Way<'a> {
 
 impl<'a> Way<'a> {
     pub(super) fn from(root: &'a Node) -> Way<'a> {
-        Way { node: root, span: super::extents::SPACE, rows: 0 }
+        Way { node: root, span: SPACE, rows: 0 }
     }
 
     /// Goes to the child with `lba` in its span; false if this is a leaf.
@@ -167,7 +165,7 @@ impl Node {
 
     /// The facts needed to read the leaf with `lba` in its span, which was evicted; `live` is the sum of all rows.
     pub(super) fn absent_at(&self, lba: u64, live: Live) -> Absent {
-        let (mut node, mut span, mut live) = (self, super::extents::SPACE, live);
+        let (mut node, mut span, mut live) = (self, SPACE, live);
         loop {
             match node {
                 Node::Leaf(slot) => return absent(slot, span, live),
@@ -265,8 +263,7 @@ impl Node {
                 let mut inner = Inner::default();
                 let mut live = Live::default();
                 for (key, sum, node) in rest.by_ref().take(CHILDREN_MAX / 4 * 3) {
-                    live.bytes += sum.bytes;
-                    live.extents += sum.extents;
+                    live += sum;
                     inner.keys.push(key);
                     inner.sums.push(sum);
                     inner.children.push(node);
@@ -324,9 +321,7 @@ impl Node {
                 let mut live = Live::default();
                 for index in inner.children_in(range) {
                     let span = inner.span(index, &span);
-                    let inside = inner.children[index].live_in(span, inner.sums[index], range)?;
-                    live.bytes += inside.bytes;
-                    live.extents += inside.extents;
+                    live += inner.children[index].live_in(span, inner.sums[index], range)?;
                 }
                 Ok(live)
             }
@@ -381,10 +376,7 @@ impl Node {
             Node::Leaf(slot) => slot.resident().sum(),
             Node::Inner(inner) => {
                 let mut sum = Live::default();
-                for child in &inner.sums {
-                    sum.bytes += child.bytes;
-                    sum.extents += child.extents;
-                }
+                inner.sums.iter().for_each(|child| sum += *child);
                 sum
             }
         }
@@ -398,7 +390,7 @@ impl Node {
         live: Live,
         found: &mut impl FnMut(String),
     ) -> (usize, Live) {
-        if self.is_large(live) || (self.len(live) == 0 && span != super::extents::SPACE) {
+        if self.is_large(live) || (self.len(live) == 0 && span != SPACE) {
             found(format!("map node of sectors {span:?} has {} rows or children", self.len(live)));
         }
         let Node::Inner(inner) = self else { return (0, live) };
@@ -494,8 +486,7 @@ impl Inner {
         if from < until {
             for (child, sum) in self.children.drain(from..until).zip(self.sums.drain(from..until)) {
                 child.forget(tally);
-                change.removed.bytes += sum.bytes;
-                change.removed.extents += sum.extents;
+                change.removed += sum;
             }
             self.keys.remove(from..until);
         }
@@ -582,8 +573,7 @@ impl Inner {
         }
         let (key, sum) = (self.keys[index + 1], self.sums[index + 1]);
         let right = self.remove(index + 1);
-        self.sums[index].bytes += sum.bytes;
-        self.sums[index].extents += sum.extents;
+        self.sums[index] += sum;
         match (&mut self.children[index], right) {
             (Node::Leaf(left), Node::Leaf(right)) => {
                 tally.leave(&right);

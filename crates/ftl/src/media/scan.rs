@@ -1,9 +1,9 @@
 //! Finding the records of a segment by a forward scan.
 //!
-//! A record starts where the one before it ended, or, when a flush padded in between, at the next
-//! device block. Each names its own segment, generation, epoch and offset under a checksum that is
+//! A record starts where the one before it ended, or, when a flush padded in between, at the next block of the device
+//! that the store was on then, of whichever size. Each names its own segment, generation, epoch and offset under a checksum that is
 //! salted with the store's identity, so neither stale bytes of an earlier life nor data that looks
-//! like a record pass for one. The scan ends where neither place holds a record of this life.
+//! like a record pass for one. The scan ends where no such place holds a record of this life.
 //!
 //! Blocks that cannot be read are an error as long as records follow each other. Behind the end of the scan they are
 //! passed over: nothing there is replayed, and to lose anything durable that way the device would have to have lost two
@@ -13,9 +13,9 @@ use lacuna_device::AlignedBuf;
 use zerocopy::FromBytes;
 
 use crate::{
-    Result,
+    Result, SECTOR,
     addr::{GRAIN, SegNo},
-    format::{Entry, Flaw, Life, Marks, RECORD_HEADER_BYTES, RecordHeader, RecordHeaderRaw},
+    format::{BLOCK_BYTES_MAX, Entry, Flaw, Life, Marks, RECORD_HEADER_BYTES, RecordHeader, RecordHeaderRaw},
     media::Volume,
     space::Space,
 };
@@ -140,8 +140,9 @@ impl<'a> Scan<'a> {
 
     /// The next record.
     pub(crate) fn next_record(&mut self) -> Result<Option<Record>> {
-        let padded = self.next.next_multiple_of(self.reader.space.block_bytes);
-        for offset in [self.next, padded] {
+        let blocks = (SECTOR.ilog2()..=BLOCK_BYTES_MAX.ilog2()).map(|log2| 1 << log2);
+        let padded = blocks.map(|block| self.next.next_multiple_of(block));
+        for offset in std::iter::once(self.next).chain(padded) {
             if let Some(record) = self.reader.record(offset, self.life)? {
                 self.next = offset + record.header.total_bytes as usize;
                 return Ok(Some(record));

@@ -10,7 +10,7 @@ use zerocopy::FromBytes;
 use crate::{
     Result,
     addr::SegNo,
-    format::{Flaw, Life, SUMMARY_BYTES, Salt, SummaryRaw},
+    format::{Flaw, Life, SUMMARY_BYTES, SummaryRaw},
     media::{Volume, scan::Record},
 };
 
@@ -29,14 +29,14 @@ pub(crate) fn read_summaries(volume: &Volume, lives: &[Life]) -> Result<Vec<Resu
     let verified = lives
         .iter()
         .zip(summaries)
-        .map(|(life, bytes)| records_of(&bytes.ok_or("no summary of this life")?, volume.salt(), *life));
+        .map(|(life, bytes)| records_of(volume, &bytes.ok_or("no summary of this life")?, *life));
     Ok(verified.collect())
 }
 
 /// Verifies the summary `bytes`, copies included, and returns the records that it lists.
-pub(crate) fn records_of(bytes: &[u8], salt: Salt, life: Life) -> Result<Vec<Record>, Flaw> {
+pub(crate) fn records_of(volume: &Volume, bytes: &[u8], life: Life) -> Result<Vec<Record>, Flaw> {
     let (_, raw) = SummaryRaw::read_from_suffix(bytes).expect("as long as a summary");
-    let records = raw.verify(salt, life, bytes)?;
+    let records = raw.verify(volume.salt(), life, volume.space().segment_bytes, bytes)?;
     Ok(records.into_iter().map(|(header, body)| Record { header, body }).collect())
 }
 

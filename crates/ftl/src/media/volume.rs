@@ -29,7 +29,7 @@ pub(crate) struct Volume {
 impl Volume {
     /// The store of `superblock`, on `device`.
     pub(crate) fn new(device: Arc<dyn BlockDevice>, superblock: &Superblock, options: &Options) -> Volume {
-        let opened = superblock::space(superblock, options.reserve_percent);
+        let opened = superblock::space(&*device, superblock);
         Volume {
             salt: Salt::of(&superblock.uuid),
             opened,

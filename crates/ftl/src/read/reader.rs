@@ -28,6 +28,9 @@ pub(crate) const NEAR_BYTES: usize = 16 << 10;
 /// About the size of an extent where there are many: it determines how many to look up ahead.
 const EXTENT_BYTES: usize = 4 << 10;
 
+/// Sectors that are looked for while the map is locked.
+const LOOKS_MAX: usize = 1024;
+
 /// Reads mapped data.
 pub(crate) struct Reader {
     pub(super) volume: Arc<Volume>,
@@ -62,15 +65,15 @@ impl Reader {
             return Err(Error::BadRange { lba, len: buf.len() as u64 });
         };
         let pinned = self.pin_some(lba.0..end, usize::MAX)?;
-        if let Some(start) = self.start_of_image(lba, &pinned.extents, buf) {
-            let read = self.read_image(start, &pinned.extents, buf);
+        if let Some(start) = self.start_of_image(lba, pinned.extents(), buf) {
+            let read = self.read_image(start, pinned.extents(), buf);
             if read.is_err() && !is_broken(Rule::FailedReadCleared) {
                 buf.fill(0);
             }
             return read;
         }
         let mut filled = 0;
-        self.read_extents(&pinned.extents, 0, |at, stored| {
+        self.read_extents(pinned.extents(), 0, |at, stored| {
             let start = (at.0 - lba.0) as usize * SECTOR;
             buf[filled..start].fill(0);
             buf[start..start + stored.len()].copy_from_slice(stored);
@@ -176,7 +179,7 @@ impl Reader {
     pub(crate) fn read_sectors(&self, lbas: &[Lba]) -> Result<Vec<(Lba, [u8; SECTOR])>> {
         let mut read = Vec::with_capacity(lbas.len());
         let pinned = self.pin_each(lbas.iter().map(|lba| lba.0..lba.0.saturating_add(1)).collect())?;
-        self.read_extents(&pinned.extents, self.volume.space().block_bytes, |lba, stored| {
+        self.read_extents(pinned.extents(), self.volume.space().block_bytes, |lba, stored| {
             read.push((lba, sector_of(stored)));
         })?;
         read.sort_unstable_by_key(|(lba, _)| *lba);
@@ -190,49 +193,74 @@ impl Reader {
         mut visit: impl FnMut(Lba, Result<&[u8; SECTOR]>),
     ) -> Result<()> {
         let pinned = self.pin_each(lbas.iter().map(|lba| lba.0..lba.0.saturating_add(1)).collect())?;
-        self.read_each(&pinned.extents, NEAR_BYTES, |(lba, _), stored| match stored {
+        self.read_each(pinned.extents(), NEAR_BYTES, |(lba, _), stored| match stored {
             Ok(stored) => visit(*lba, Ok(&sector_of(stored))),
             Err(error) => visit(*lba, Err(error)),
         });
         Ok(())
     }
 
-    /// See [`crate::Ftl::read_mapped`].
-    pub(crate) fn read_mapped(&self, range: Range<u64>, bytes_max: usize) -> Result<Mapped> {
-        let mut pinned = Pinned { reader: self, extents: Vec::new() };
-        let _kept = self
-            .pages
-            .fault_ahead(|map| map.absent_ahead(range.clone(), leaves_ahead(bytes_max / EXTENT_BYTES)))?;
-        let (mut bytes, mut end) = (0, range.end);
-        self.pages.visit_extents(range, |lba, extent| {
-            bytes += usize::from(extent.sectors) * SECTOR;
-            if bytes > bytes_max && !pinned.extents.is_empty() {
-                end = lba.0;
-                return false;
-            }
-            self.map.pin(extent.phys.segment);
-            pinned.extents.push((lba, extent));
-            true
-        })?;
-        let mut mapped = Mapped::zeroed(&pinned.extents, Lba(end));
+    /// Pins all extents in `ranges`, in the order in which they lie on the device.
+    pub(crate) fn pin_each(&self, ranges: Vec<Range<u64>>) -> Result<Pinned<'_>> {
+        let mut kept = Vec::new();
+        for ranges in ranges.chunks(LOOKS_MAX) {
+            kept.extend(self.pages.fault_ahead(|map| map.absent_of(ranges.iter().map(|range| range.start)))?);
+        }
+        let mut pinned = Pinned::new(&self.map);
+        self.pages.visit_extents_of_each(ranges, |_, lba, extent| pinned.pin(lba, extent))?;
         pinned.sort_by_place();
-        self.read_extents(&pinned.extents, GAP_BYTES, |lba, stored| mapped.put(lba, stored))?;
-        Ok(mapped)
+        Ok(pinned)
     }
 
-    /// See [`crate::Ftl::read_past_damage`].
-    pub(crate) fn read_past_damage(&self, range: Range<u64>, bytes_max: usize) -> Result<Remains> {
-        let mut pinned = Pinned { reader: self, extents: Vec::new() };
-        let (mut lost, mut bytes, mut at, mut end) = (Vec::new(), 0, range.start, range.end);
+    /// Pins those of `extents`, which were mapped, whose segments were not opened since: of `generation_next` or a
+    /// later generation. Also returns the others, including those in segments in which nothing is mapped any more. A
+    /// pinned extent may be mapped elsewhere by now, but its bytes are unchanged.
+    pub(crate) fn pin_unchanged(
+        &self,
+        extents: Vec<(Lba, Extent)>,
+        generation_next: u64,
+    ) -> (Pinned<'_>, Vec<(Lba, Extent)>) {
+        let log = self.journal.lock();
+        let map = self.map.read();
+        let (same, others): (Vec<_>, _) = extents.into_iter().partition(|(_, extent)| {
+            let segment = extent.phys.segment;
+            // A segment with a live extent is not about to be reused.
+            log.segment(segment).generation < generation_next && map.live(segment).extents > 0
+        });
+        let mut pinned = Pinned::new(&self.map);
+        same.into_iter().for_each(|(lba, extent)| pinned.pin(lba, extent));
+        (pinned, others)
+    }
+
+    /// Pins the first `extents_max` extents in `range`.
+    pub(crate) fn pin_some(&self, range: Range<u64>, extents_max: usize) -> Result<Pinned<'_>> {
+        let mut pinned = Pinned::new(&self.map);
+        self.pages.visit_extents(range, |lba, extent| {
+            pinned.pin(lba, extent);
+            pinned.extents().len() < extents_max
+        })?;
+        Ok(pinned)
+    }
+
+    /// Pins the extents in `range` from its start on, up to about `bytes_max` bytes but at least one extent. Also
+    /// returns the end of the part that was looked at. Passes each part that a leaf maps which cannot be read to
+    /// `lost`, which decides whether to go on.
+    fn pin_up_to(
+        &self,
+        range: Range<u64>,
+        bytes_max: usize,
+        mut lost: impl FnMut(Range<u64>, Error) -> Result<()>,
+    ) -> Result<(Pinned<'_>, u64)> {
+        let mut pinned = Pinned::new(&self.map);
+        let (mut bytes, mut at, mut end) = (0, range.start, range.end);
         while at < end {
             let visited = self.pages.visit_extents(at..range.end, |lba, extent| {
                 bytes += usize::from(extent.sectors) * SECTOR;
-                if bytes > bytes_max && !pinned.extents.is_empty() {
+                if bytes > bytes_max && !pinned.extents().is_empty() {
                     end = lba.0;
                     return false;
                 }
-                self.map.pin(extent.phys.segment);
-                pinned.extents.push((lba, extent));
+                pinned.pin(lba, extent);
                 at = lba.0 + u64::from(extent.sectors);
                 true
             });
@@ -241,11 +269,33 @@ impl Reader {
             let Some(Err(absent)) = self.map.read().extents(at..range.end).next() else { return Err(error) };
             let span = absent.span.start.max(at)..absent.span.end.min(range.end);
             at = span.end;
-            lost.push(Lost { range: Lba(span.start)..Lba(span.end), error });
+            lost(span, error)?;
         }
+        Ok((pinned, end))
+    }
+
+    /// See [`crate::Ftl::read_mapped`].
+    pub(crate) fn read_mapped(&self, range: Range<u64>, bytes_max: usize) -> Result<Mapped> {
+        let _kept = self
+            .pages
+            .fault_ahead(|map| map.absent_ahead(range.clone(), leaves_ahead(bytes_max / EXTENT_BYTES)))?;
+        let (mut pinned, end) = self.pin_up_to(range, bytes_max, |_, error| Err(error))?;
+        let mut mapped = Mapped::zeroed(pinned.extents(), Lba(end));
         pinned.sort_by_place();
-        let mut read = Vec::with_capacity(pinned.extents.len());
-        self.read_each(&pinned.extents, GAP_BYTES, |found, stored| match stored {
+        self.read_extents(pinned.extents(), GAP_BYTES, |lba, stored| mapped.put(lba, stored))?;
+        Ok(mapped)
+    }
+
+    /// See [`crate::Ftl::read_past_damage`].
+    pub(crate) fn read_past_damage(&self, range: Range<u64>, bytes_max: usize) -> Result<Remains> {
+        let mut lost = Vec::new();
+        let (mut pinned, end) = self.pin_up_to(range, bytes_max, |span, error| {
+            lost.push(Lost { range: Lba(span.start)..Lba(span.end), error });
+            Ok(())
+        })?;
+        pinned.sort_by_place();
+        let mut read = Vec::with_capacity(pinned.extents().len());
+        self.read_each(pinned.extents(), GAP_BYTES, |found, stored| match stored {
             Ok(stored) => read.push((*found, stored.to_vec())),
             Err(error) => {
                 let (lba, extent) = found;

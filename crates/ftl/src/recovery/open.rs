@@ -8,9 +8,9 @@ use crate::{
     Error, Options, Result, Seq,
     addr::SegNo,
     checkpoint,
-    format::{Marks, SegmentHeader, Superblock},
+    format::{COUNTER_MAX, Marks, SegmentHeader, Superblock},
     log::{Checkpoints, Coverage, Log, Recovered, Segment, State},
-    map::Map,
+    map::{MISCOUNTED, Map},
     media::{
         Volume,
         starts::{Headers, read_headers},
@@ -41,7 +41,7 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: &Options, losses: &Los
     if !options.read_only {
         device.sync()?;
     }
-    let superblock = superblock::load(&*device)?;
+    let superblock = superblock::load(&*device, !options.read_only)?;
     let volume = Volume::new(device, &superblock, options);
     let space = volume.space();
     if space.limits(0).is_none() {
@@ -51,6 +51,11 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: &Options, losses: &Los
     let checkpoint::Loaded { mut map, root, segments: mut root_segments, out_of_use } =
         checkpoint::load(&volume, &superblock)?;
     let mut headers = read_headers(&volume)?;
+    let copy = superblock.copy_segment;
+    headers.unreadable.retain(|segment| Some(*segment) != copy);
+    if copy.is_some_and(|copy| map.live(copy).extents > 0) {
+        return Err(volume.corrupt("checkpoint index", 0, "it maps data into the superblock's copy"));
+    }
     let mut retained = RetainedSummaries::read(&volume, &superblock, &headers.found, losses)?;
     let is_known =
         |segment: SegNo| out_of_use[segment.0 as usize] || root_segments.binary_search(&segment).is_ok();
@@ -69,14 +74,16 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: &Options, losses: &Los
     let (mut outcome, sources) = judge(&volume, &unknown, &map, replayed, losses)?;
     outcome.resync.join(retained.resync);
     if !options.read_only {
-        outcome.resync.settle(&volume)?;
+        outcome.resync.settle(&volume, &superblock)?;
     }
     root_segments.extend(&retained.segments);
     root_segments.sort_unstable();
     root_segments.dedup();
+    losses.pass(check_uses(&volume, &map, &root_segments), ())?;
     let in_place = sources.iter().filter(|source| source.retained_records.is_none());
     let replayed = in_place.map(|source| source.life.segment).collect();
-    let state = States { root_segments: &root_segments, lost_headers: &lost_headers, replayed, map: &map };
+    let state =
+        States { copy, root_segments: &root_segments, lost_headers: &lost_headers, replayed, map: &map };
     let segments: Vec<Segment> =
         (0..).map(SegNo).zip(&headers).map(|(no, header)| segment(state.of(no), header)).collect();
     let seen = headers.iter().flatten();
@@ -84,12 +91,16 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: &Options, losses: &Los
     let epoch = if options.read_only { superblock.epoch } else { epoch_next };
     let generations =
         seen.map(|header| header.generation).chain(sources.iter().map(|source| source.life.generation));
+    let generation_next = (generations.max().unwrap_or(0) + 1).max(root.generation_next);
+    let last = Marks { batches: outcome.last_seq, moves: outcome.last_move };
+    let counters = [superblock.sequence, epoch_next, generation_next, last.batches.0, last.moves.0];
+    losses.pass(check_left(&volume, counters), ())?;
     let log = Log::new(Recovered {
         space,
         salt: volume.salt(),
         epoch,
-        generation_next: (generations.max().unwrap_or(0) + 1).max(root.generation_next),
-        last: Marks { batches: outcome.last_seq, moves: outcome.last_move },
+        generation_next,
+        last,
         segments,
         checkpoints: Checkpoints::recovered(Coverage::of(&root), root_segments),
         replayed_batches: outcome.last_seq.0 - root.start_seq.0,
@@ -101,8 +112,33 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: &Options, losses: &Los
     Ok(Opened { volume, superblock, log, map, lost_headers })
 }
 
+/// Refuses a map that leads to more in a segment than was counted there, or to data in one of `root_segments`. Only a
+/// forged one does.
+fn check_uses(volume: &Volume, map: &Map, root_segments: &[SegNo]) -> Result<()> {
+    let miscounted = map.miscounted().map(|segment| (segment, MISCOUNTED));
+    let both = root_segments.iter().find(|segment| map.live(**segment).extents > 0);
+    match miscounted.or(both.map(|segment| (*segment, "holds data, and a part of the map"))) {
+        None => Ok(()),
+        Some((segment, reason)) => {
+            Err(volume.corrupt(&format!("segment {}", segment.0), volume.offset(segment, 0), reason))
+        }
+    }
+}
+
+/// Refuses a store of which a counter is so near its end that what it writes itself would be refused.
+fn check_left(volume: &Volume, counters: [u64; 5]) -> Result<()> {
+    match counters.into_iter().max().filter(|greatest| *greatest > COUNTER_MAX / 2) {
+        None => Ok(()),
+        Some(greatest) => {
+            let reason = format!("one has come to {greatest}, near its end: the store can only be salvaged");
+            Err(volume.corrupt("counters of the superblock", 0, reason))
+        }
+    }
+}
+
 /// The evidence that decides the states of segments.
 struct States<'a> {
+    copy: Option<SegNo>,
     /// Sorted, as the next.
     root_segments: &'a [SegNo],
     lost_headers: &'a [SegNo],
@@ -112,7 +148,7 @@ struct States<'a> {
 
 impl States<'_> {
     fn of(&self, segment: SegNo) -> State {
-        if segment.0 == 0 {
+        if segment.0 == 0 || Some(segment) == self.copy {
             State::Superblock
         } else if self.root_segments.binary_search(&segment).is_ok() {
             State::Checkpoint

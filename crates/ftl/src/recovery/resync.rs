@@ -21,7 +21,7 @@ use lacuna_device::{self as device, AlignedBuf, BlockDevice};
 use crate::{
     Result,
     addr::SegNo,
-    format::{Life, RECORDS_START, RecordHeader},
+    format::{Life, RECORDS_START, RecordHeader, Superblock},
     media::{Volume, summaries::read_summary_bytes, superblock},
     mutant::{Rule, is_broken},
     ranges::merged,
@@ -60,12 +60,12 @@ impl Resync {
     }
 
     /// Makes these bytes, and the superblock, durable.
-    pub(crate) fn settle(self, volume: &Volume) -> Result<()> {
+    pub(crate) fn settle(self, volume: &Volume, superblock: &Superblock) -> Result<()> {
         let (device, space) = (volume.device(), volume.space());
         if is_broken(Rule::ResyncDone) {
             return Ok(());
         }
-        superblock::settle(device)?;
+        superblock::settle(device, superblock)?;
         let block = space.block_bytes as u64;
         let whole_blocks = |range: Range<u64>| range.start / block * block..range.end.next_multiple_of(block);
         let Resync { mut ranges, lives } = self;

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use crate::{
     Result,
     addr::SegNo,
-    format::{Life, Marks, RecordKind, SegmentHeader, SegmentKind, Superblock, retained_life},
+    format::{Life, Marks, RECORDS_START, RecordKind, SegmentHeader, SegmentKind, Superblock, retained_life},
     media::{
         Volume,
         scan::{Record, Scan},
@@ -49,7 +49,7 @@ impl RetainedSummaries {
                 && header.generation > root.generation
         };
         let later = headers.iter().flatten().filter(is_later).map(SegmentHeader::life);
-        let later = later.map(|life| (life, volume.space().checkpoint_start(), 0));
+        let later = later.map(|life| (life, RECORDS_START, 0));
         let behind_root = (root.offset + root.bytes) as usize;
         for (life, offset, from) in [(own, behind_root, behind_root)].into_iter().chain(later) {
             let from = volume.offset(life.segment, from);
@@ -69,7 +69,7 @@ impl RetainedSummaries {
             let flawed = |flaw| volume.corrupt("retained summary", at, flaw);
             let life =
                 retained_life(&body, self.epoch, space.segments, space.segment_bytes).map_err(flawed)?;
-            let records = records_of(&body, volume.salt(), life).map_err(flawed)?;
+            let records = records_of(volume, &body, life).map_err(flawed)?;
             self.records.insert((life.segment, life.generation), records);
             let round = header.durable();
             self.durable = self.durable.max(round);

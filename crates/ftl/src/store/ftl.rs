@@ -315,12 +315,13 @@ impl Ftl {
         self.store.verifier.scrub(go_on)
     }
 
-    /// Makes the store as large as its device. A store file is first made `capacity_bytes` long; a block device has a
-    /// fixed size. Returns the capacity in bytes. May be called while all else goes on.
+    /// Makes the store `capacity_bytes` large, a multiple of 4096, or by default as large as its device. A shorter store
+    /// file is made that long; a block device has a fixed size. Returns the capacity in bytes. May be called while all
+    /// else goes on. A power cut leaves the old or the new size.
     ///
     /// # Errors
-    /// [`Error::Geometry`] when the device cannot have that size, when it is larger by too little, or by more segments
-    /// than a store may have; the store is as it was.
+    /// [`Error::Geometry`] when that is less than the store has, more than the device can have, more by too little, or
+    /// by more segments than a store may have. The store is as it was.
     pub fn grow(&self, capacity_bytes: Option<u64>) -> Result<u64> {
         self.store.maintenance.grow(capacity_bytes)
     }
@@ -334,6 +335,15 @@ impl Ftl {
     /// live data fail with [`lacuna_device::Error::Full`], and flushes wait.
     pub fn waits_for_space(&self) -> bool {
         self.store.base.volume.device().waits_for_space()
+    }
+
+    /// The capacity in bytes that [`Ftl::grow`] would give the store by default: more than it has, if its device is
+    /// larger by enough.
+    ///
+    /// # Errors
+    /// When the device cannot be measured.
+    pub fn capacity_max(&self) -> Result<u64> {
+        self.store.maintenance.capacity_max()
     }
 
     /// State and traffic.

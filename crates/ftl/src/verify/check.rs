@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use crate::{
     CheckDepth, Finding, Progress, Report, Result, Seq,
     addr::SegNo,
-    format::{Extent, Life, Live, RECORDS_START, SegmentHeader, Superblock},
+    format::{COUNTER_MAX, Extent, Life, Live, RECORDS_START, SegmentHeader, Superblock},
     log::{Claim, Log, State},
     map::{Absent, Leaf, LeafRef, Map, Recount},
     media::{
@@ -83,6 +83,18 @@ impl Verifier {
         let map_segments = log.in_state(State::Checkpoint).count();
         if map_segments != log.map_segments() {
             found(format!("{map_segments} segments hold the map, {} are counted", log.map_segments()));
+        }
+        let last = log.last();
+        for (name, counter) in [
+            ("superblocks", self.checkpointer.superblock().sequence),
+            ("epochs", log.epoch()),
+            ("generations", log.generation_next()),
+            ("batches", last.batches.0),
+            ("relocations", last.moves.0),
+        ] {
+            if counter > COUNTER_MAX / 4 {
+                found(format!("the number of {name} has come to {counter}, near its end"));
+            }
         }
         if log.durable().batches > log.last_seq() {
             found(format!(

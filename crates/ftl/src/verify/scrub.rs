@@ -1,19 +1,16 @@
 //! Reading and verifying all live data, while the store stays in use: a little at a time, so that the caller sets the
 //! pace, can stop it, and no segment is pinned for longer than a few reads.
 //!
-//! It reads the superblock's slots, root, index and counters of the durable checkpoint, and then the mapped data, in
+//! It reads the superblock in all its places, root, index and counters of the durable checkpoint, and then the mapped data, in
 //! windows (`sweep`): each leaf that is on the device, and each chunk. Data that changes meanwhile is read as it was or
 //! as it became. Dead data is not read, nor are the records of the log since the checkpoint: their contents are in
 //! memory too, until the next checkpoint makes them superfluous.
 
 use std::ops::{ControlFlow, Range};
 
-use lacuna_device::AlignedBuf;
-use zerocopy::FromBytes;
-
 use crate::{
-    Error, Lba, Result, SECTOR, checkpoint,
-    format::{SUPERBLOCK_SLOTS, SlotContent, SuperblockRaw},
+    Lba, Result, checkpoint,
+    media::superblock,
     paging::PinnedLeaves,
     verify::{
         Verifier,
@@ -99,34 +96,18 @@ impl Verifier {
         Ok(scrub)
     }
 
-    /// Both slots of the superblock, and everything that the durable root leads to except the leaves.
+    /// The superblock in all its places, and everything that the durable root leads to except the leaves.
     fn scrub_checkpoint(&self, scrub: &mut Scrub) -> Result<()> {
         let _turn = self.journal.turn();
-        for at in SUPERBLOCK_SLOTS {
-            scrub.note(None, self.read_slot(at))?;
-        }
         let superblock = self.checkpointer.superblock();
+        for at in superblock::places(&superblock) {
+            // A power cut may have left older ones, which opening for writing replaces.
+            let is_settled = !self.volume.is_read_only();
+            let checked = superblock::check_place(self.volume.device(), &superblock, at, is_settled);
+            scrub.note(None, checked.map(|()| 0))?;
+        }
         let loaded = checkpoint::load(&self.volume, &superblock);
         scrub.note(None, loaded.map(|_| 0))
-    }
-
-    fn read_slot(&self, at: u64) -> Result<u64> {
-        let mut block = AlignedBuf::zeroed(SECTOR.next_multiple_of(self.volume.space().block_bytes));
-        self.volume.device().read_at(at, &mut block)?;
-        let (raw, _) = SuperblockRaw::read_from_prefix(&block).expect("a sector is longer than a superblock");
-        match raw.verify() {
-            SlotContent::Valid(_) => Ok(0),
-            SlotContent::Invalid(reason) => Err(Error::Corrupt {
-                what: format!("{}, superblock", self.volume.device().name()),
-                at,
-                reason: reason.into(),
-            }),
-            SlotContent::Newer { .. } | SlotContent::UnknownFeatures(_) => Err(Error::Corrupt {
-                what: format!("{}, superblock", self.volume.device().name()),
-                at,
-                reason: "not the version that was opened".into(),
-            }),
-        }
     }
 
     /// The leaves of `range` that are on the device; returns where those begin that cannot be read.

@@ -17,6 +17,9 @@ const DEVICE_BYTES: u64 = 5 << 19;
 /// How often each segment was used, on average, when the cuts begin.
 const WRAPS: u64 = 3;
 const ROUNDS: u64 = 4;
+/// How much a store grows at a time, and to what at most.
+const GROWTH_BYTES: u64 = 512 << 10;
+const GROWN_BYTES_MAX: u64 = DEVICE_BYTES + 6 * GROWTH_BYTES;
 /// A sector outside the model, written to learn the number of the last batch.
 const PROBE: Lba = Lba(1 << 30);
 
@@ -43,6 +46,8 @@ pub(crate) struct Run {
     load: Load,
     /// Memory for the map: all, half of it or nothing.
     map_memory: Option<u64>,
+    /// Whether the store is on a device with blocks of another size now and then.
+    moves: bool,
     /// Memory for summaries of sealed segments: for none, some or all.
     summary_memory: u64,
     footprint: Footprint,
@@ -62,6 +67,7 @@ impl Run {
             since: Vec::new(),
             load,
             map_memory: [None, Some(0), Some(6 << 10)][(seed / 3 % 3) as usize],
+            moves: seed % 4 == 1,
             summary_memory: [0, 1 << 10, 8 << 20][(seed / 9 % 3) as usize],
             footprint: Footprint::Live { percent: [133, 200][(seed / 2 % 2) as usize], plus_bytes: 0 },
         };
@@ -82,6 +88,7 @@ impl Run {
             since: self.since.clone(),
             load: self.load,
             map_memory: self.map_memory,
+            moves: self.moves,
             summary_memory: self.summary_memory,
             footprint: self.footprint,
         }
@@ -95,6 +102,25 @@ impl Run {
         let ftl = Ftl::open(self.device.clone() as Arc<dyn BlockDevice>, options);
         self.device.enter(Phase::Work);
         ftl
+    }
+
+    /// Another device may have been put under the store that is opened next.
+    fn change_device(&mut self) {
+        if self.moves {
+            self.device.set_block_bytes([512, 4096][self.rng.below(2) as usize]);
+        }
+    }
+
+    /// Makes the store larger, all on the same device.
+    fn grow(&mut self, ftl: &Ftl) -> Result<(), Error> {
+        let bytes = ftl.stats().capacity_bytes + GROWTH_BYTES;
+        if bytes > GROWN_BYTES_MAX || self.device.wraps() < WRAPS {
+            return Ok(());
+        }
+        self.device.enter(Phase::Growth);
+        let grown = ftl.grow(Some(bytes)).map(|capacity| assert_eq!(capacity, bytes));
+        self.device.enter(Phase::Work);
+        grown
     }
 
     /// All accepted batches are durable.
@@ -140,7 +166,8 @@ impl Run {
                     self.all_flushed();
                 }
                 85..93 => drop(ftl.step(Work::Gc)?),
-                93..99 => drop(ftl.step(Work::Due)?),
+                93..98 => drop(ftl.step(Work::Due)?),
+                98 => self.grow(ftl)?,
                 _ => {
                     ftl.checkpoint()?;
                     self.all_flushed();
@@ -163,6 +190,7 @@ impl Run {
         self.all_flushed();
         drop(ftl);
         self.device.enter(Phase::Open);
+        self.change_device();
         self.device.sim().set_cut_after(1 + self.rng.below(8));
         self.open()
     }
@@ -205,7 +233,8 @@ impl Run {
     }
 
     /// Ends the process, or cuts the power and turns it on again.
-    fn restart(&self, stays_on: bool) {
+    fn restart(&mut self, stays_on: bool) {
+        self.change_device();
         match stays_on {
             true => self.device.sim().kill(),
             false => self.device.sim().power_cycle(),

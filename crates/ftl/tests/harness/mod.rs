@@ -18,7 +18,8 @@ use lacuna_sim::SeededRng;
 pub(crate) const SEGMENT_BYTES: u32 = 64 << 10;
 
 pub(crate) fn format(device: &Arc<dyn BlockDevice>) {
-    let options = FormatOptions { segment_bytes: Some(SEGMENT_BYTES), force: true, uuid: None };
+    let options =
+        FormatOptions { segment_bytes: Some(SEGMENT_BYTES), force: true, ..FormatOptions::default() };
     Ftl::format(device.clone(), &options).unwrap();
 }
 

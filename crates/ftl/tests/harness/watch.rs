@@ -3,7 +3,13 @@
 //! It derives that from the bytes alone (docs/FORMAT.md): a segment's header names its use, and a write to its first
 //! block begins a new life of it.
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+};
 
 use lacuna_device::{BlockDevice, DeviceStats, Error, Geometry, Result};
 use lacuna_sim::SimDevice;
@@ -30,9 +36,10 @@ pub(crate) enum Place {
     Recovery,
     /// Opening a store that was closed.
     Open,
+    Growth,
 }
 
-const PLACES: [Place; 11] = [
+const PLACES: [Place; 12] = [
     Place::Batch,
     Place::Collection,
     Place::Checkpoint,
@@ -44,6 +51,7 @@ const PLACES: [Place; 11] = [
     Place::Sync,
     Place::Recovery,
     Place::Open,
+    Place::Growth,
 ];
 
 /// How many cuts fell in each place.
@@ -85,6 +93,7 @@ pub(crate) enum Phase {
     Work,
     Recovery,
     Open,
+    Growth,
 }
 
 #[derive(Clone, Default)]
@@ -101,6 +110,10 @@ struct Seen {
 pub(crate) struct Watch {
     device: Arc<SimDevice>,
     is_sparse: bool,
+    /// Segments when it was made.
+    segments: u64,
+    /// Size of its blocks for the store, at least those of the simulated device.
+    block_bytes: AtomicU32,
     seen: Mutex<Seen>,
 }
 
@@ -108,13 +121,21 @@ impl Watch {
     pub(crate) fn new(device: Arc<SimDevice>, is_sparse: bool) -> Arc<Watch> {
         let segments = (device.geometry().capacity_bytes / u64::from(SEGMENT_BYTES)) as usize;
         let seen = Seen { segments: vec![(0, 0); segments], ..Seen::default() };
-        Arc::new(Watch { device, is_sparse, seen: Mutex::new(seen) })
+        let block_bytes = AtomicU32::new(device.geometry().block_bytes);
+        Arc::new(Watch { device, is_sparse, segments: segments as u64, block_bytes, seen: Mutex::new(seen) })
     }
 
     /// See [`SimDevice::fork`].
     pub(crate) fn fork(&self, seed: u64) -> Arc<Watch> {
-        let (is_sparse, seen) = (self.is_sparse, Mutex::new(self.seen.lock().clone()));
-        Arc::new(Watch { device: self.device.fork(seed), is_sparse, seen })
+        let seen = Mutex::new(self.seen.lock().clone());
+        let Watch { is_sparse, segments, .. } = *self;
+        let block_bytes = AtomicU32::new(self.geometry().block_bytes);
+        Arc::new(Watch { device: self.device.fork(seed), is_sparse, segments, block_bytes, seen })
+    }
+
+    /// The store's bytes are on a device with blocks of `block_bytes` from its next opening on.
+    pub(crate) fn set_block_bytes(&self, block_bytes: u32) {
+        self.block_bytes.store(block_bytes, Ordering::Relaxed);
     }
 
     pub(crate) fn sim(&self) -> &SimDevice {
@@ -128,7 +149,7 @@ impl Watch {
     /// Lives of segments begun, per segment of the store: how often the log wrapped.
     pub(crate) fn wraps(&self) -> u64 {
         let seen = self.seen.lock();
-        seen.segments.iter().map(|(_, lives)| lives).sum::<u64>() / seen.segments.len() as u64
+        seen.segments.iter().map(|(_, lives)| lives).sum::<u64>() / self.segments
     }
 
     pub(crate) fn tally(&self) -> Tally {
@@ -145,6 +166,7 @@ impl Watch {
                 Phase::Work => places,
                 Phase::Recovery => &[Place::Recovery],
                 Phase::Open => &[Place::Open],
+                Phase::Growth => &[Place::Growth],
             };
             seen.tally.cuts += 1;
             whole.iter().for_each(|place| seen.tally.places[*place as usize] += 1);
@@ -156,6 +178,10 @@ impl Watch {
     fn classify(&self, offset: u64, data: &[u8]) -> (Place, bool) {
         const KIND_AT: usize = 10;
         let mut seen = self.seen.lock();
+        if data.starts_with(b"LACUNAFT") {
+            seen.last = Some(Place::Checkpoint);
+            return (Place::Checkpoint, false);
+        }
         let number = (offset / u64::from(SEGMENT_BYTES)) as usize;
         let segment = &mut seen.segments[number];
         let begins = number > 0 && offset.is_multiple_of(u64::from(SEGMENT_BYTES));
@@ -181,7 +207,13 @@ impl Watch {
 
 impl BlockDevice for Watch {
     fn geometry(&self) -> Geometry {
-        self.device.geometry()
+        Geometry { block_bytes: self.block_bytes.load(Ordering::Relaxed), ..self.device.geometry() }
+    }
+
+    fn grow(&self, capacity_bytes: u64) -> Result<Geometry> {
+        let segments = self.device.grow(capacity_bytes)?.capacity_bytes / u64::from(SEGMENT_BYTES);
+        self.seen.lock().segments.resize(segments as usize, (0, 0));
+        Ok(self.geometry())
     }
 
     fn name(&self) -> &str {
@@ -193,10 +225,12 @@ impl BlockDevice for Watch {
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.geometry().check_range(self.name(), offset, buf.len() as u64)?;
         self.device.read_at(offset, buf)
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.geometry().check_range(self.name(), offset, data.len() as u64)?;
         let (place, reuse) = self.classify(offset, data);
         let places = [place, Place::Reuse];
         self.observe(&places[..1 + usize::from(reuse)], || self.device.write_at(offset, data))

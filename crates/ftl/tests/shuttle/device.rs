@@ -61,6 +61,11 @@ impl BlockDevice for ScheduledDevice {
         "scheduled device"
     }
 
+    fn grow(&self, capacity_bytes: u64) -> Result<Geometry> {
+        pass_time(&self.in_flight);
+        self.medium.grow(capacity_bytes)
+    }
+
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         pass_time(&self.in_flight);
         self.medium.read_at(offset, buf)

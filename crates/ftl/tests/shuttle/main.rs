@@ -22,7 +22,7 @@ use shuttle::{
 };
 
 const SEGMENT_BYTES: u32 = 64 << 10;
-const SEGMENTS: u64 = 24;
+const SEGMENTS: u64 = 26;
 /// Schedules of each scheduler for a seed. PCT learns from each how long the next may be.
 const SCHEDULES: usize = 20;
 /// Switches that PCT places, plus one.
@@ -46,7 +46,12 @@ fn explore(default_cases: u64, scenario: fn()) {
 fn store(options: Options) -> (Arc<SimDevice>, Arc<ScheduledDevice>, Ftl) {
     let medium = SimDevice::new(SEGMENTS * u64::from(SEGMENT_BYTES), dice().next_u64());
     let plain: Arc<dyn BlockDevice> = medium.clone();
-    let format = FormatOptions { segment_bytes: Some(SEGMENT_BYTES), force: true, uuid: Some([7; 16]) };
+    let format = FormatOptions {
+        segment_bytes: Some(SEGMENT_BYTES),
+        force: true,
+        uuid: Some([7; 16]),
+        ..FormatOptions::default()
+    };
     Ftl::format(plain, &format).unwrap();
     let device = ScheduledDevice::new(medium.clone());
     let ftl = Ftl::open(device.clone(), options).unwrap();
@@ -236,5 +241,49 @@ fn background_work_and_writers_wait_for_each_other() {
             let oldest = if is_closed { WRITES } else { 0 };
             read_version(&recovered, Lba(thread * 1000 + WRITES % 3 * 32), LEN, oldest, WRITES);
         }
+    });
+}
+
+/// A store grows beside writers, flushes and checkpoints: everybody finds what they flushed after a cut, in a store of
+/// the old size or the new one.
+#[test]
+fn a_store_grows_beside_writers() {
+    const LEN: usize = 10 << 10;
+    const OLD: u64 = SEGMENTS * SEGMENT_BYTES as u64;
+    const NEW: u64 = OLD + 16 * SEGMENT_BYTES as u64;
+    explore(8, || {
+        let (_, device, ftl) = store(Options { background: dice().chance(50), ..Options::default() });
+        let ftl = Arc::new(ftl);
+        let mut threads = Vec::new();
+        for thread in 0..2 {
+            let (device, ftl) = (Arc::clone(&device), Arc::clone(&ftl));
+            threads.push(thread::spawn(move || {
+                let lba = Lba(thread * 100);
+                for number in 1..=3 {
+                    write(&ftl, lba, number, LEN).unwrap();
+                    ftl.flush().unwrap();
+                    let recovered = reopen(device.after_a_cut());
+                    assert_eq!(read_version(&recovered, lba, LEN, 0, 3), number);
+                    assert!([OLD, NEW].contains(&recovered.stats().capacity_bytes));
+                }
+            }));
+        }
+        {
+            let (device, ftl) = (Arc::clone(&device), Arc::clone(&ftl));
+            threads.push(thread::spawn(move || {
+                assert_eq!(ftl.grow(Some(NEW)).unwrap(), NEW);
+                assert_eq!(reopen(device.after_a_cut()).stats().capacity_bytes, NEW);
+            }));
+        }
+        {
+            let ftl = Arc::clone(&ftl);
+            threads.push(thread::spawn(move || {
+                ftl.step(Work::Gc).unwrap();
+                ftl.checkpoint().unwrap();
+            }));
+        }
+        join(threads);
+        let report = ftl.check(CheckDepth::Payload).unwrap();
+        assert!(report.is_clean(), "{:#?}", report.findings);
     });
 }

@@ -21,6 +21,8 @@ mod inodes;
 mod names;
 mod seen;
 
+use std::cell::Cell;
+
 use lacuna_ftl::{CheckDepth, Finding, Lba, Progress};
 
 use self::seen::{Damaged, SeenInodes};
@@ -92,12 +94,14 @@ fn check_files(
     progress: OnProgress<'_>,
 ) -> Result<()> {
     let _quiesced = inodes.quiesce();
-    Checker { volume: inodes.volume() }.check(depth, at_once, report, progress)
+    Checker { volume: inodes.volume(), searched: Cell::new(0) }.check(depth, at_once, report, progress)
 }
 
 /// Reads the volume, whose names and inodes do not change meanwhile.
 struct Checker<'a> {
     volume: &'a Volume,
+    /// Buckets in which names were searched.
+    searched: Cell<u64>,
 }
 
 impl Checker<'_> {

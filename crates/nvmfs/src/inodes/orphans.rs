@@ -132,7 +132,7 @@ impl Inodes {
         let node = self.node(ino)?;
         self.change_nodes(std::slice::from_ref(&node), |locked| {
             let inode = locked.inode(&node)?;
-            if !orphan.is_of(ino, inode.generation()) || inode.nlink() > 0 {
+            if !orphan.is_of(ino, inode.generation()) || inode.nlink() > 0 || ino == Ino::ROOT {
                 return Err(self.volume.corrupt("orphans", ino.number(), "the inode has a name"));
             }
             Ok(Some(self.end_of_orphan(&inode)))

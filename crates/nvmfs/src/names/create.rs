@@ -173,7 +173,7 @@ impl Names {
                 let mut inode = locked.inode(&node).map_err(is_gone)?;
                 match inode.nlink() {
                     0 => return Err(Refusal::NotFound.into()),
-                    LINKS_MAX => return Err(Refusal::TooManyLinks.into()),
+                    LINKS_MAX.. => return Err(Refusal::TooManyLinks.into()),
                     nlink => inode.set_nlink(nlink + 1),
                 }
                 let mut update = NameUpdate::new(self.inodes.now());

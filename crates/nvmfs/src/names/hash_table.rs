@@ -93,7 +93,8 @@ pub(crate) fn plan_removal(
         return Ok(Removal::Bury(bucket));
     }
     let mut first = bucket;
-    while first.0 > 0 {
+    // More tombstones than a search passes over are not the work of this module.
+    while first.0 > bucket.0.saturating_sub(OVERFLOW_BUCKETS) {
         let before = Bucket(first.0 - 1);
         if filled == Some(before) || !matches!(buckets.get(before)?, Slot::Tombstone) {
             break;

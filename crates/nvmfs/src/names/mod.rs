@@ -34,9 +34,6 @@ use crate::{
     names::hash_table::Search,
 };
 
-/// Directories from the root down to any other, at most. More are taken for a damaged chain.
-const DEPTH_MAX: u32 = 1 << 20;
-
 /// Refuses a string that cannot be an entry's name.
 fn check_name(name: &[u8]) -> Result<()> {
     if name.len() > NAME_BYTES_MAX {
@@ -130,6 +127,19 @@ impl Names {
         }
     }
 
+    /// Whether an entry of the directory `parent` may name a node: if that is a directory, it lies there, and not in
+    /// itself. So no walk down from the root comes to a directory above, whatever the store holds. It may have moved
+    /// since the entry was read.
+    pub(crate) fn lies_in(&self, node: &Node, parent: Ino) -> Result<bool> {
+        if node.kind() != FileKind::Directory {
+            return Ok(true);
+        }
+        match self.parent_of(node) {
+            Err(error) if is_stale(&error) => Ok(false),
+            named => Ok(named? == parent && node.ino() != parent),
+        }
+    }
+
     fn parent_of(&self, dir: &Node) -> Result<Ino> {
         dir.live(Inode::parent)
     }
@@ -137,7 +147,9 @@ impl Names {
     /// Whether `ino` is the directory `above` or lies below it. Called with `moves` held, so that the
     /// answer stays true.
     fn is_within(&self, mut ino: Ino, above: Ino) -> Result<bool> {
-        for _ in 0..DEPTH_MAX {
+        // A chain of parents that comes back to a directory never ends: the one met at the last power of two (Brent).
+        let (mut met, mut steps) = (ino, 0_u32);
+        loop {
             if ino == above {
                 return Ok(true);
             }
@@ -145,7 +157,14 @@ impl Names {
                 return Ok(false);
             }
             ino = self.parent_of(&*self.directory(ino)?)?;
+            if ino == met {
+                let reason = "its parents lead back to it";
+                return Err(self.inodes.volume().corrupt("inode table", ino.number(), reason));
+            }
+            steps += 1;
+            if steps.is_power_of_two() {
+                met = ino;
+            }
         }
-        Err(self.inodes.volume().corrupt("inode table", ino.number(), "its parents lead nowhere"))
     }
 }

@@ -51,18 +51,21 @@ impl<'a> DirReader<'a> {
 
     /// The node of an entry that was found here, loaded.
     pub(super) fn node_of(&self, bucket: Bucket, entry: &Dirent) -> Result<Arc<Node>> {
+        let corrupt = |reason| {
+            let what = format!("directory {}", self.dir.ino().0);
+            Err(self.names.inodes.volume().corrupt(&what, bucket.0, reason))
+        };
         let node = match self.names.inodes.node(entry.ino()) {
             Err(error) if is_stale(&error) => None,
             other => Some(other?),
         };
-        node.filter(|node| is_named_by(node, entry)).ok_or_else(|| {
-            let what = format!("directory {}", self.dir.ino().0);
-            self.names.inodes.volume().corrupt(
-                &what,
-                bucket.0,
-                "the inode is not the one that its name stands for",
-            )
-        })
+        let Some(node) = node.filter(|node| is_named_by(node, entry)) else {
+            return corrupt("the inode is not the one that its name stands for");
+        };
+        match self.names.lies_in(&node, self.dir.ino())? {
+            true => Ok(node),
+            false => corrupt("the directory of this name lies in another one"),
+        }
     }
 
     /// Whether the buckets that were looked at have not changed. Called with the `record` of the directory held, so

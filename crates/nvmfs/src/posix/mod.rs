@@ -95,9 +95,15 @@ impl Posix {
         self.layers.inodes.forget_all()
     }
 
-    /// As [`Posix::getattr`], but counts as [`Posix::lookup`] does: for a number that came from a listing.
-    pub fn lookup_number(&self, ino: Ino) -> Result<Attr> {
-        self.layers.inodes.attr_looked_up(&*self.layers.inodes.node(ino)?)
+    /// As [`Posix::getattr`], but counts as [`Posix::lookup`] does: for a number that came from a listing of the
+    /// directory `parent`. [`Refusal::Stale`] also where that is the number of a directory which lies in another one:
+    /// [`Posix::lookup`] then tells whether it has moved, or the name is damaged.
+    pub fn lookup_number(&self, parent: Ino, ino: Ino) -> Result<Attr> {
+        let node = self.layers.inodes.node(ino)?;
+        if !self.layers.names.lies_in(&node, parent)? {
+            return Err(Refusal::Stale.into());
+        }
+        self.layers.inodes.attr_looked_up(&node)
     }
 
     /// Waits until an inode is freed because it was forgotten, at most until `timeout` after one last lost its last

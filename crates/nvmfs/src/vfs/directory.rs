@@ -118,7 +118,7 @@ impl Vfs for Directory {
 
     fn create(&self, name: &str, hint: StreamHint) -> DeviceResult<Arc<dyn File>> {
         check_file_name(name)?;
-        let mode = FileKind::File.mode_bits() | 0o644;
+        let mode = FileKind::File.mode_bits() | 0o600;
         let new = NewInode { mode, is_log: hint == StreamHint::Log, ..NewInode::default() };
         let (node, _) = named(name, self.layers.names().create(self.ino, name.as_bytes(), &new))?;
         node.set_hint(hint);

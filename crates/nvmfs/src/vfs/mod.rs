@@ -20,7 +20,7 @@ use lacuna_ftl::{self as ftl, Ftl};
 
 use crate::{
     error::Result,
-    format::{Ino, Timestamp, system_time},
+    format::{Timestamp, system_time},
     inodes::Inodes,
     posix::{AccessTimes, Layers, Posix},
     volume::{self, FormatOptions, Volume},
@@ -75,7 +75,7 @@ impl Nvmfs {
         let ftl = Ftl::open(device, options.ftl.clone())?;
         let is_read_only = options.ftl.read_only;
         let fs = Nvmfs::over(ftl, store, options)?;
-        fs.layers.inodes().volume().read_inode(Ino::ROOT)?;
+        fs.layers.inodes().volume().read_root()?;
         if !is_read_only {
             fs.layers.inodes().free_orphans()?;
         }

@@ -67,6 +67,15 @@ impl Volume {
         self.verify_inode(ino, &bytes)
     }
 
+    /// Reads the inode of the root directory, without which there is no file system.
+    pub(crate) fn read_root(&self) -> Result<Inode> {
+        let root = self.read_inode(Ino::ROOT)?;
+        match root.is_directory() && root.nlink() > 0 {
+            true => Ok(root),
+            false => Err(self.corrupt("inode table", Ino::ROOT.number(), "the root is not a directory")),
+        }
+    }
+
     pub(crate) fn verify_inode(&self, ino: Ino, bytes: &SectorBytes) -> Result<Inode> {
         let inode = format::verify::<Inode>(bytes, ino.inode_lba())
             .and_then(|inode| if inode.ino() == ino { Ok(inode) } else { Err("it has another number") });

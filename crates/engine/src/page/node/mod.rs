@@ -169,6 +169,11 @@ pub(crate) struct Node<'a> {
 }
 
 impl<'a> Node<'a> {
+    /// The page's number.
+    pub(crate) fn number(&self) -> PageNo {
+        PageNo(lacuna_page::read_meta(self.page).page_no)
+    }
+
     /// Looks at a page that [`validate`] accepted.
     pub(crate) fn new(page: &'a [u8]) -> Node<'a> {
         Node { page }

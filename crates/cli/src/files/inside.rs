@@ -1,0 +1,209 @@
+//! Both ends of a copy in a store.
+
+use std::{collections::HashSet, sync::Arc};
+
+use anyhow::{Result, bail};
+use lacuna_nvmfs::{
+    Error, Ino, Nvmfs, Refusal, Remains,
+    posix::{Caller, FileKind, Posix, Runs, SetAttr, SetTime, XattrMode},
+};
+
+use super::contents::{
+    ACCESS_ACL, Directory, Entry, First, Identity, Kept, Made, Source, Writer, Xattrs, perm_without_acl,
+};
+
+/// An object of a store.
+#[derive(Clone)]
+pub(super) struct Inside {
+    fs: Arc<Nvmfs>,
+    posix: Posix,
+    ino: Ino,
+}
+
+impl Inside {
+    pub(super) fn new(fs: &Arc<Nvmfs>, ino: Ino) -> Inside {
+        Inside { fs: Arc::clone(fs), posix: fs.posix(), ino }
+    }
+
+    fn of(&self, ino: Ino) -> Inside {
+        Inside { ino, ..self.clone() }
+    }
+
+    fn identity_of(&self, ino: Ino) -> Identity {
+        (Arc::as_ptr(&self.fs).addr() as u64, ino.number())
+    }
+
+    /// The inode that has a name, if it is of this type.
+    fn existing(&self, name: &[u8], kind: FileKind) -> Result<Ino> {
+        let attr = self.posix.lookup(self.ino, name)?;
+        if attr.kind != kind {
+            bail!("exists already");
+        }
+        Ok(attr.ino)
+    }
+}
+
+impl Source for Inside {
+    fn identity(&self) -> Identity {
+        self.identity_of(self.ino)
+    }
+
+    fn kept(&self) -> Result<Kept> {
+        let attr = self.posix.getattr(self.ino)?;
+        Ok(Kept {
+            kind: attr.kind,
+            perm: attr.perm.into(),
+            uid: attr.uid,
+            gid: attr.gid,
+            size: attr.size,
+            accessed: attr.accessed,
+            modified: attr.modified,
+            // A directory has one name, unless the store is damaged or forged.
+            is_shared: attr.nlink > 1 || attr.kind == FileKind::Directory,
+        })
+    }
+
+    fn xattrs(&self) -> Result<Xattrs> {
+        let names = self.posix.listxattr(self.ino)?;
+        let names = names.split(|byte| *byte == 0).filter(|name| !name.is_empty());
+        names.map(|name| Ok((name.to_vec(), self.posix.getxattr(self.ino, name)?))).collect()
+    }
+
+    fn link_target(&self) -> Result<Vec<u8>> {
+        Ok(self.posix.readlink(self.ino)?)
+    }
+
+    fn entries(&self) -> Result<Remains<Vec<Entry>>> {
+        let mut found = Vec::new();
+        let listed = self.posix.readdir(self.ino, 0, &mut |entry| {
+            if entry.name != b"." && entry.name != b".." {
+                found.push(Entry { name: entry.name.to_vec(), inode: Some((entry.ino, entry.kind)) });
+            }
+            true
+        });
+        Ok(Remains { found, lost: listed.err().map(|error| (0..0, error)).into_iter().collect() })
+    }
+
+    fn entry(&self, entry: &Entry) -> Result<Box<dyn Source>> {
+        let (ino, _) = entry.inode.expect("it is of this store");
+        Ok(Box::new(self.of(ino)))
+    }
+
+    fn parent(&self, (_, number): Identity) -> Result<Box<dyn Source>> {
+        Ok(Box::new(self.of(Ino::new(number).expect("it was one"))))
+    }
+
+    fn read_runs(&self, offset: u64) -> Result<Remains<Runs>> {
+        Ok(Remains { found: self.posix.read_runs(self.ino, offset)?, lost: Vec::new() })
+    }
+}
+
+impl Made for Inside {
+    fn identity(&self) -> Identity {
+        self.identity_of(self.ino)
+    }
+
+    fn keep(&self, kept: &Kept, xattrs: &Xattrs) -> Vec<String> {
+        let mut left_out = Vec::new();
+        let mut set = |what: &str, set: Result<(), Error>| {
+            set.map_err(|error| left_out.push(format!("{what} ({error})"))).is_ok()
+        };
+        // A change of owner takes set-user-id and capabilities away.
+        let owner = SetAttr { uid: Some(kept.uid), gid: Some(kept.gid), ..SetAttr::default() };
+        set("its owner", self.posix.setattr(self.ino, &owner).map(drop));
+        let mut perm = kept.perm;
+        for (name, value) in xattrs {
+            let what = format!("the attribute {}", String::from_utf8_lossy(name));
+            let is_set = set(&what, self.posix.setxattr(self.ino, name, value, XattrMode::Set));
+            if name == ACCESS_ACL && !is_set {
+                perm = perm_without_acl(perm, value);
+            }
+        }
+        let rest = SetAttr {
+            mode: (kept.kind != FileKind::Symlink).then_some(perm),
+            accessed: Some(SetTime::At(kept.accessed)),
+            modified: Some(SetTime::At(kept.modified)),
+            ..SetAttr::default()
+        };
+        set("its permissions and times", self.posix.setattr(self.ino, &rest).map(drop));
+        left_out
+    }
+}
+
+impl Writer for Inside {
+    fn write_runs(&self, runs: &[(u64, &[u8])]) -> Result<()> {
+        Ok(self.posix.write_runs(self.ino, runs)?)
+    }
+
+    fn finish(&self, size: u64) -> Result<()> {
+        self.posix.setattr(self.ino, &SetAttr { size: Some(size), ..SetAttr::default() })?;
+        Ok(())
+    }
+}
+
+impl Directory for Inside {
+    fn find(&self, name: &[u8]) -> Result<Option<Identity>> {
+        match self.posix.lookup(self.ino, name) {
+            Ok(attr) => Ok(Some(self.identity_of(attr.ino))),
+            Err(Error::Refused(Refusal::NotFound)) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn ancestors(&self) -> Result<Vec<Identity>> {
+        let (mut found, mut seen, mut ino) = (Vec::new(), HashSet::new(), self.ino);
+        loop {
+            if !seen.insert(ino) {
+                bail!("the directory {} is its own ancestor (see check)", ino.number());
+            }
+            found.push(self.identity_of(ino));
+            if ino == Ino::ROOT {
+                return Ok(found);
+            }
+            ino = self.posix.lookup(ino, b"..")?.ino;
+        }
+    }
+
+    fn parent(&self, (_, number): Identity) -> Result<Box<dyn Directory>> {
+        Ok(Box::new(self.of(Ino::new(number).expect("it was one"))))
+    }
+
+    fn create(&self, name: &[u8], is_new: bool) -> Result<Box<dyn Writer>> {
+        let mode = FileKind::File.mode_bits() | 0o600;
+        let ino = match self.posix.mknod(self.ino, name, mode, 0, Caller::default()) {
+            Err(Error::Refused(Refusal::Exists)) if !is_new => {
+                let ino = self.existing(name, FileKind::File)?;
+                self.posix.setattr(ino, &SetAttr { size: Some(0), ..SetAttr::default() })?.ino
+            }
+            made => made?.ino,
+        };
+        Ok(Box::new(self.of(ino)))
+    }
+
+    fn make_directory(&self, name: &[u8], is_new: bool) -> Result<(Box<dyn Directory>, bool)> {
+        let (ino, is_made) = match self.posix.mkdir(self.ino, name, 0o700, Caller::default()) {
+            Err(Error::Refused(Refusal::Exists)) if !is_new => {
+                (self.existing(name, FileKind::Directory)?, false)
+            }
+            made => (made?.ino, true),
+        };
+        Ok((Box::new(self.of(ino)), is_made))
+    }
+
+    fn make_link(&self, name: &[u8], target: &[u8]) -> Result<Box<dyn Made>> {
+        let ino = self.posix.symlink(self.ino, name, target, Caller::default())?.ino;
+        Ok(Box::new(self.of(ino)))
+    }
+
+    fn link(&self, name: &[u8], first: &First, is_new: bool) -> Result<()> {
+        let ino = Ino::new(first.identity.1).expect("it was one");
+        match self.posix.link(ino, self.ino, name) {
+            Err(Error::Refused(Refusal::Exists)) if !is_new => {
+                self.posix.unlink(self.ino, name)?;
+                self.posix.link(ino, self.ino, name)?;
+            }
+            linked => drop(linked?),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,62 @@
+//! Opening a store to look at it, by those who may only read it too.
+
+use std::{io, path::Path, sync::Arc};
+
+use anyhow::{Context, Result};
+use lacuna_device::{Error as DeviceError, Vfs};
+use lacuna_engine::{Store, StoreOptions};
+use lacuna_ftl::Error as FtlError;
+use lacuna_nvmfs::{Error, OpenedVfs, VfsOptions, open_vfs};
+
+/// A store that is open for the length of a look.
+pub(crate) struct Look {
+    pub(crate) opened: OpenedVfs,
+    is_read_only: bool,
+}
+
+impl Look {
+    /// Opens `store`: for writing, which makes the recovery from a crash permanent; for reading only where the system
+    /// allows no more.
+    pub(crate) fn at(store: &Path, mut options: VfsOptions) -> Result<Look> {
+        match open_vfs(store, &options) {
+            Ok(opened) => Ok(Look { opened, is_read_only: false }),
+            Err(error) if is_not_writable(&error) => {
+                options.read_only = true;
+                Ok(Look { opened: open_vfs(store, &options)?, is_read_only: true })
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The tables in the store called `name`. Only who may write can recover them.
+    pub(crate) fn tables(&self, name: &str) -> Result<Store> {
+        let vfs: Arc<dyn Vfs> = self.opened.vfs();
+        let store = match self.is_read_only {
+            true => Store::open_read_only(vfs, StoreOptions::default()),
+            false => Store::open(vfs, StoreOptions::default()),
+        };
+        store.with_context(|| name.to_owned())
+    }
+
+    /// Ends the look.
+    pub(crate) fn close(&self, tables: Option<Store>) -> Result<()> {
+        if self.is_read_only {
+            return Ok(());
+        }
+        if let Some(tables) = tables {
+            tables.close()?;
+        }
+        Ok(self.opened.close()?)
+    }
+}
+
+/// Whether the store might be opened for reading all the same.
+fn is_not_writable(error: &Error) -> bool {
+    match error {
+        Error::Device(DeviceError::Io { source, .. })
+        | Error::Ftl(FtlError::Device(DeviceError::Io { source, .. })) => {
+            matches!(source.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem)
+        }
+        _ => false,
+    }
+}

@@ -1,0 +1,300 @@
+//! A store's size, the disks it moves between, and those who may only read it.
+
+mod support;
+
+use std::{
+    fs,
+    os::unix::fs::{FileExt, PermissionsExt},
+    path::{Path, PathBuf},
+    process::{Command, Output, Stdio},
+};
+
+use lacuna_engine::{Store, StoreOptions, TableOptions};
+use lacuna_nvmfs::{VfsOptions, open_vfs};
+use support::{Scratch, lacuna, run, succeed};
+
+const MIB: u64 = 1 << 20;
+
+fn refused(output: &Output, words: &[&str]) {
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    words.iter().for_each(|word| assert!(stderr.contains(word), "{stderr:?} does not say {word:?}"));
+}
+
+/// Runs a system's program, which must succeed; its standard output.
+fn system(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program).args(arguments).output().expect(program);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} {arguments:?}: {stderr}");
+    String::from_utf8(output.stdout).expect("text").trim().to_owned()
+}
+
+/// A loop device, until it is dropped.
+struct Loop(String);
+
+impl Loop {
+    /// None, loudly, where we may have none.
+    fn new(file: &Path, sector_bytes: u32) -> Option<Loop> {
+        let sectors = sector_bytes.to_string();
+        let mut command = Command::new("losetup");
+        let output = command.args(["--find", "--show", "--sector-size", &sectors]).arg(file).output();
+        match output {
+            Ok(output) if output.status.success() => {
+                Some(Loop(String::from_utf8(output.stdout).expect("text").trim().to_owned()))
+            }
+            _ => {
+                eprintln!("SKIPPED: loop devices (they need root and losetup)");
+                None
+            }
+        }
+    }
+
+    fn path(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").args(["--detach", &self.0]).status();
+    }
+}
+
+fn sparse(scratch: &Scratch, name: &str, bytes: u64) -> PathBuf {
+    let path = scratch.path(name);
+    fs::File::create(&path).expect("made").set_len(bytes).expect("sized");
+    path
+}
+
+fn put(scratch: &Scratch, store: &str, text: &str) {
+    fs::write(scratch.path("text"), text).expect("written");
+    succeed(scratch, &format!("put text {store}:text"));
+}
+
+#[test]
+fn a_store_file_grows() {
+    let scratch = Scratch::new();
+    succeed(&scratch, "format store --size 32M");
+    put(&scratch, "store", "kept");
+    for (size, words) in [
+        ("16M", &["does not become smaller"][..]),
+        ("33554944", &["not a multiple of 4096"]),
+        ("33M", &["too little", "at least"]),
+        ("16777215T", &["too many segments"]),
+    ] {
+        refused(&run(&scratch, &format!("grow store {size}")), &[&["store"], words].concat());
+        assert_eq!(fs::metadata(scratch.path("store")).expect("there").len(), 32 * MIB, "{size}");
+    }
+    assert!(succeed(&scratch, "grow store max").contains("already"));
+    assert!(succeed(&scratch, "grow store 1.5GiB").contains("grown from 33554432 to 1610612736 bytes"));
+    assert_eq!(fs::metadata(scratch.path("store")).expect("there").len(), 1536 * MIB);
+    assert_eq!(succeed(&scratch, "cat store:text"), "kept");
+    succeed(&scratch, "check store");
+    assert!(!succeed(&scratch, "info store").contains("lacuna grow"), "it has all");
+
+    fs::OpenOptions::new()
+        .write(true)
+        .open(scratch.path("store"))
+        .expect("opens")
+        .set_len(2048 * MIB)
+        .expect("longer");
+    assert!(succeed(&scratch, "info store").contains("`lacuna grow store max` adds 536.9 MB"));
+    assert!(succeed(&scratch, "grow store max").contains("to 2147483648 bytes"));
+    succeed(&scratch, "check store");
+
+    fs::create_dir(scratch.path("bare")).expect("made");
+    refused(&run(&scratch, "grow bare 64M"), &["bare", "directory"]);
+    refused(&run(&scratch, "grow nowhere 64M"), &["nowhere"]);
+    fs::OpenOptions::new()
+        .write(true)
+        .open(scratch.path("store"))
+        .expect("opens")
+        .set_len(1024 * MIB)
+        .expect("cut");
+    for command in ["info store", "check store", "grow store max"] {
+        refused(&run(&scratch, command), &["store", "truncated"]);
+    }
+}
+
+/// Overwrites `len` bytes of `file` at `at`.
+fn overwrite(file: &Path, at: u64, len: u64, byte: u8) {
+    let opened = fs::OpenOptions::new().write(true).open(file).expect("opens");
+    opened.write_all_at(&vec![byte; len as usize], at).expect("written");
+}
+
+#[test]
+fn a_store_outlives_a_wipe_of_either_end() {
+    let scratch = Scratch::new();
+    succeed(&scratch, "format store --size 64M");
+    put(&scratch, "store", "kept");
+    let store = scratch.path("store");
+    for at in [0, 63 * MIB] {
+        overwrite(&store, at, MIB, 0);
+        assert_eq!(succeed(&scratch, "cat store:text"), "kept");
+        succeed(&scratch, "check store");
+        succeed(&scratch, "scrub store");
+    }
+    // Another file system has taken its place.
+    overwrite(&store, 0, MIB, 0);
+    overwrite(&store, 1024, 1024, 7);
+    for command in ["check store", "info store", "put text store:text", "mount store ."] {
+        refused(&run(&scratch, command), &["store", "something else is in its place", "rescue"]);
+    }
+    refused(
+        &run(&scratch, "format store --size 64M"),
+        &["store", "not empty", "what is left of a Lacuna store"],
+    );
+    succeed(&scratch, "rescue store rescued");
+    assert_eq!(fs::read_to_string(scratch.path("rescued/text")).expect("read"), "kept");
+}
+
+#[test]
+fn a_mounted_store_grows() {
+    let scratch = Scratch::new();
+    let dir = scratch.path("dir");
+    fs::create_dir(&dir).expect("made");
+    succeed(&scratch, "format store --size 32M");
+    let mounted =
+        lacuna(&scratch).args(["mount", "store", "dir"]).stderr(Stdio::piped()).output().expect("runs");
+    if !mounted.status.success() {
+        eprintln!("SKIPPED: growing a mounted store: {}", String::from_utf8_lossy(&mounted.stderr));
+        return;
+    }
+    let size = || system("stat", &["-f", "-c", "%b %S", dir.to_str().expect("text")]);
+    let before = size();
+    fs::write(dir.join("text"), "kept").expect("written");
+    let grown = run(&scratch, "grow store 256M");
+    let refusal = run(&scratch, "grow store 64M");
+    let after = size();
+    let large = fs::write(dir.join("large"), vec![7; 100 << 20]);
+    succeed(&scratch, "umount dir");
+    assert!(grown.status.success(), "{grown:?}");
+    assert!(String::from_utf8_lossy(&grown.stdout).contains("grown from 33554432 to 268435456 bytes"));
+    refused(&refusal, &["store", "does not become smaller"]);
+    assert!(before != after, "{before}, then {after}");
+    large.expect("space for it");
+    assert_eq!(succeed(&scratch, "cat store:text"), "kept");
+    succeed(&scratch, "check store");
+}
+
+#[test]
+fn a_store_moves_between_disks_of_512_and_4096_byte_sectors() {
+    let scratch = Scratch::new();
+    let file = sparse(&scratch, "disk", 256 * MIB);
+    for (round, sector_bytes) in [512, 4096, 512, 4096].into_iter().enumerate() {
+        let Some(disk) = Loop::new(&file, sector_bytes) else { return };
+        let disk = disk.path();
+        if round == 0 {
+            // Smaller than its disk.
+            succeed(&scratch, &format!("format {disk} --size 100M"));
+            refused(
+                &run(&scratch, &format!("format {disk} --size 300M --force")),
+                &[disk, "268435456 bytes"],
+            );
+        } else {
+            assert_eq!(succeed(&scratch, &format!("cat {disk}:text")), format!("round {}", round - 1));
+        }
+        put(&scratch, disk, &format!("round {round}"));
+        succeed(&scratch, &format!("check {disk}"));
+        if round == 1 {
+            assert!(succeed(&scratch, &format!("info {disk}")).contains(&format!("lacuna grow {disk} max")));
+            refused(&run(&scratch, &format!("grow {disk} 1G")), &[disk, "cannot be made"]);
+            succeed(&scratch, &format!("grow {disk} 200M"));
+            assert!(succeed(&scratch, &format!("grow {disk} max")).contains("to 268435456 bytes"));
+        }
+    }
+    // As a file, on whichever disk that is.
+    assert_eq!(succeed(&scratch, "cat disk:text"), "round 3");
+}
+
+/// A store with a table that was closed, and `cut`, which was not.
+fn stores(scratch: &Scratch) {
+    make(scratch, "store", true);
+    make(scratch, "cut", false);
+}
+
+fn make(scratch: &Scratch, name: &str, is_closed: bool) {
+    let options = VfsOptions { create_size: Some(64 * MIB), ..VfsOptions::default() };
+    let opened = open_vfs(&scratch.path(name), &options).expect("made");
+    let store = Store::open(opened.vfs(), StoreOptions::default()).expect("opened");
+    let people = store.create_table("people", TableOptions::default()).expect("made");
+    let mut txn = store.begin();
+    txn.put(&people, b"ada", b"countess").expect("put");
+    txn.commit().expect("committed");
+    if is_closed {
+        drop(people);
+        store.close().expect("closed");
+        opened.close().expect("closed");
+    }
+}
+
+/// What one who may only read sees of `store` and `cut`, by `run`.
+fn assert_only_read(run: impl Fn(&str, &str) -> Output) {
+    for (store, is_closed) in [("store", true), ("cut", false)] {
+        let info = run("info", store);
+        let text = String::from_utf8_lossy(&info.stdout);
+        assert!(info.status.success(), "{store}: {info:?}");
+        assert!(text.contains(if is_closed { "people" } else { "tables not shown" }), "{text}");
+        let check = run("check", store);
+        let text = String::from_utf8_lossy(&check.stdout);
+        match is_closed {
+            true => assert!(check.status.success() && text.contains("sound"), "{check:?}"),
+            false => refused(&check, &["not closed cleanly"]),
+        }
+    }
+}
+
+#[test]
+fn a_read_only_disk_is_looked_at() {
+    let scratch = Scratch::new();
+    stores(&scratch);
+    let disks = ["store", "cut"].map(|name| (name, Loop::new(&scratch.path(name), 512)));
+    let [(_, Some(store)), (_, Some(cut))] = &disks else { return };
+    for disk in [store, cut] {
+        system("blockdev", &["--setro", disk.path()]);
+    }
+    assert_only_read(|command, name| {
+        let disk = if name == "store" { store } else { cut };
+        run(&scratch, &format!("{command} {}", disk.path()))
+    });
+    refused(&run(&scratch, &format!("grow {} max", store.path())), &[store.path()]);
+}
+
+#[test]
+fn who_may_only_read_a_store_looks_at_it() {
+    const NOBODY: &str = "65534";
+    if !rustix_is_root() {
+        eprintln!("SKIPPED: a store of another user (needs root)");
+        return;
+    }
+    // Below a directory that everybody may search.
+    let scratch = Scratch::new();
+    let directory = tempfile::tempdir().expect("temporary directory");
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).expect("rights");
+    stores(&scratch);
+    let program = directory.path().join("lacuna");
+    fs::copy(env!("CARGO_BIN_EXE_lacuna"), &program).expect("copied");
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("rights");
+    for name in ["store", "cut"] {
+        let path = directory.path().join(name);
+        fs::copy(scratch.path(name), &path).expect("copied");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o444)).expect("rights");
+    }
+    let as_nobody = |arguments: &[&str]| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"]).arg(&program);
+        command.args(arguments).current_dir(directory.path()).env_remove("XDG_RUNTIME_DIR");
+        command.output().expect("setpriv")
+    };
+    let before = fs::read(directory.path().join("cut")).expect("read");
+    assert_only_read(|command, name| as_nobody(&[command, name]));
+    refused(&as_nobody(&["grow", "store", "128M"]), &["store", "ermission denied"]);
+    fs::set_permissions(directory.path().join("store"), fs::Permissions::from_mode(0o400)).expect("rights");
+    refused(&as_nobody(&["info", "store"]), &["store", "ermission denied"]);
+    assert!(fs::read(directory.path().join("cut")).expect("read") == before, "nothing is written");
+}
+
+fn rustix_is_root() -> bool {
+    system("id", &["-u"]) == "0"
+}

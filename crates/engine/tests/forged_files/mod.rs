@@ -1,0 +1,284 @@
+//! Forges the files of stores, and uses each as a program would. `fuzz/` includes this file too.
+
+use std::{
+    ops::{Bound, ControlFlow},
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use lacuna_device::{AlignedBuf, MemVfs, SECTOR, StreamHint, Vfs};
+use lacuna_engine::{
+    Algorithm, Direction, Durability, Error, Result, Store, StoreOptions, Table, TableOptions,
+};
+use lacuna_sim::{
+    SeededRng, Watchdog,
+    forge::{forge_number, reseal_file_part},
+};
+
+/// No case takes a hundredth of this.
+const CASE_TIME_MAX: Duration = Duration::from_secs(120);
+/// Records that a look at a table reads.
+const RECORDS_MAX: usize = 2000;
+
+/// What became of the stores.
+#[derive(Debug, Default)]
+pub(crate) struct Outcome {
+    pub(crate) cases: u64,
+    pub(crate) refused: u64,
+    pub(crate) opened: u64,
+    /// Opened, and `check` found nothing.
+    pub(crate) called_sound: u64,
+    /// Opened, and `check` found something.
+    pub(crate) findings: u64,
+}
+
+impl Outcome {
+    pub(crate) fn add(&mut self, other: &Outcome) {
+        self.cases += other.cases;
+        self.refused += other.refused;
+        self.opened += other.opened;
+        self.called_sound += other.called_sound;
+        self.findings += other.findings;
+    }
+}
+
+/// A file: its name, its length, and where it is not zeros.
+#[derive(Clone)]
+struct Stored {
+    name: String,
+    len: u64,
+    runs: Vec<(u64, Vec<u8>)>,
+}
+
+fn options() -> StoreOptions {
+    StoreOptions {
+        pool_bytes: 1 << 20,
+        log_bytes: 256 << 10,
+        durability: Durability::Sync,
+        lock_timeout: Duration::from_millis(300),
+        background: false,
+        ..StoreOptions::default()
+    }
+}
+
+fn tables() -> [(&'static str, TableOptions); 3] {
+    [
+        ("plain", TableOptions::default()),
+        ("compressed", TableOptions::compressed(Algorithm::Lz4)),
+        ("row", TableOptions::row_compressed(8)),
+    ]
+}
+
+/// Stores to begin with: used and closed, used and cut off.
+fn stores() -> &'static [Vec<Stored>] {
+    static STORES: OnceLock<Vec<Vec<Stored>>> = OnceLock::new();
+    STORES.get_or_init(|| [true, false].map(store).to_vec())
+}
+
+fn store(is_closed: bool) -> Vec<Stored> {
+    let (vfs, mut rng) = (MemVfs::new(), SeededRng::new(1));
+    let store = Store::open(vfs.clone(), options()).expect("open");
+    for (name, options) in tables() {
+        let table = store.create_table(name, options).expect("create");
+        for _ in 0..20 {
+            let mut txn = store.begin();
+            for _ in 0..20 {
+                let mut value = vec![0; rng.below(900) as usize];
+                rng.fill(&mut value);
+                txn.put(&table, format!("{:04}", rng.below(800)).as_bytes(), &value).expect("put");
+                txn.delete(&table, format!("{:04}", rng.below(800)).as_bytes()).expect("delete");
+            }
+            txn.put(&table, b"long", &vec![7; 20_000 + rng.below(30_000) as usize]).expect("put");
+            txn.commit().expect("commit");
+        }
+    }
+    if is_closed {
+        store.close().expect("close");
+        return files(&vfs);
+    }
+    // A transaction runs, and the log is to be replayed.
+    let table = store.table("plain").expect("table").expect("made above");
+    let mut running = store.begin();
+    running.put(&table, b"0001", b"not committed").expect("put");
+    running.delete(&table, b"long").expect("delete");
+    store.begin().commit().expect("commit");
+    store.checkpoint().expect("checkpoint");
+    let mut last = store.begin();
+    last.put(&table, b"last", &[9; 3000]).expect("put");
+    last.commit().expect("commit");
+    files(&vfs)
+}
+
+fn files(vfs: &Arc<MemVfs>) -> Vec<Stored> {
+    let stored = |name: String| {
+        let file = vfs.open(&name, StreamHint::Data).expect("open");
+        let (len, mut runs) = (file.len().expect("len"), Vec::<(u64, Vec<u8>)>::new());
+        const PIECE: u64 = 64 << 10;
+        for at in (0..len).step_by(PIECE as usize) {
+            let bytes = PIECE.min(len - at).next_multiple_of(SECTOR as u64);
+            if file.allocated(at, PIECE.min(len - at)).expect("allocated") == 0 {
+                continue;
+            }
+            let mut buf = AlignedBuf::zeroed(bytes as usize);
+            file.read_at(at, &mut buf).expect("read");
+            for (sector, bytes) in buf.chunks(SECTOR).enumerate() {
+                let at = at + (sector * SECTOR) as u64;
+                match runs.last_mut() {
+                    _ if bytes.iter().all(|byte| *byte == 0) => {}
+                    Some((start, run)) if *start + run.len() as u64 == at => run.extend(bytes),
+                    _ => runs.push((at, bytes.to_vec())),
+                }
+            }
+        }
+        Stored { name, len, runs }
+    };
+    vfs.list().expect("list").into_iter().map(stored).collect()
+}
+
+fn vfs_of(files: &[Stored]) -> Arc<MemVfs> {
+    let vfs = MemVfs::new();
+    for Stored { name, len, runs } in files {
+        let file = vfs.create(name, StreamHint::Data).expect("create");
+        file.set_len(*len).expect("set_len");
+        for (at, bytes) in runs {
+            let mut buf = AlignedBuf::zeroed(bytes.len());
+            buf.copy_from_slice(bytes);
+            file.write_at(*at, &buf).expect("write");
+        }
+    }
+    vfs
+}
+
+/// Forges a number in a page, a group of the log or the control file, and seals that.
+fn forge(files: &mut [Stored], rng: &mut SeededRng) {
+    // Every part that starts with a magic number: file, run, offset in the run.
+    let mut parts = Vec::new();
+    for (file, Stored { name, runs, .. }) in files.iter().enumerate() {
+        for (run, (_, bytes)) in runs.iter().enumerate() {
+            for at in (0..bytes.len()).step_by(SECTOR) {
+                if [&b"LcPg"[..], b"LcRB", b"LcWG", b"LacunaDB"]
+                    .iter()
+                    .any(|magic| bytes[at..].starts_with(magic))
+                {
+                    // There are few of the system's pages, and they lead to all others.
+                    let weight =
+                        if name.starts_with("t000000") && !name.starts_with("t0000001") { 5 } else { 1 };
+                    (0..weight).for_each(|_| parts.push((file, run, at)));
+                }
+            }
+        }
+    }
+    let (file, run, at) = parts[rng.below(parts.len() as u64) as usize];
+    let bytes = &mut files[file].runs[run].1;
+    let page_bytes = match bytes[at..].starts_with(b"LcPg") {
+        true => u32::from_le_bytes(bytes[at + 12..at + 16].try_into().expect("four bytes")) as usize,
+        false => 8192,
+    };
+    let part_end = bytes.len().min(at + page_bytes.clamp(1024, 64 << 10));
+    let part = &mut bytes[at..part_end];
+    let field = match rng.below(4) {
+        0 => 4..64.min(part.len()),
+        1 => 32..160.min(part.len()),
+        2 => part.len().saturating_sub(120)..part.len(),
+        _ => 0..part.len(),
+    };
+    forge_number(part, field, rng);
+    reseal_file_part(part);
+}
+
+/// Forges the files of a store and uses it; `case` says how to do that again.
+pub(crate) fn try_files(mut rng: SeededRng, case: String) -> Outcome {
+    let stores = stores();
+    let mut files = stores[rng.below(stores.len() as u64) as usize].clone();
+    for _ in 0..=rng.below(3) {
+        forge(&mut files, &mut rng);
+    }
+    let _watchdog = Watchdog::new(case, CASE_TIME_MAX);
+    let mut outcome = Outcome { cases: 1, ..Outcome::default() };
+    if let Ok(store) = Store::open_read_only(vfs_of(&files), options()) {
+        look_at(&store);
+        let _ = store.check();
+    }
+    let vfs = vfs_of(&files);
+    let Ok(store) = Store::open(vfs.clone(), options()) else {
+        outcome.refused = 1;
+        return outcome;
+    };
+    outcome.opened = 1;
+    let is_sound = store.check().is_ok();
+    (outcome.called_sound, outcome.findings) = (is_sound.into(), (!is_sound).into());
+    look_at(&store);
+    let changed = change(&store, &mut rng);
+    let closed = store.close();
+    if is_sound {
+        // A forged name is a name: the table that is to be dropped may have another one.
+        match changed {
+            Ok(()) | Err(Error::NoSuchTable { .. } | Error::TableExists { .. }) => {}
+            Err(error) => panic!("a store that check called sound cannot be changed: {error}"),
+        }
+        closed.expect("a store that check called sound closes");
+    }
+    match Store::open(vfs, options()) {
+        Ok(store) => {
+            let checked = store.check();
+            assert!(!is_sound || checked.is_ok(), "sound before it was used: {checked:?}");
+        }
+        Err(error) => assert!(!is_sound, "a store that check called sound does not open again: {error}"),
+    }
+    outcome
+}
+
+fn look_at(store: &Store) {
+    let _ = (store.tables(), store.stats(), store.defaults());
+    for (name, _) in tables() {
+        let _ = store.images(name);
+        let Ok(Some(table)) = store.table(name) else { continue };
+        let txn = store.begin();
+        let _ = (txn.get(&table, b"long"), txn.get(&table, b"0400"), table.estimated_count());
+        for direction in [Direction::Forward, Direction::Backward] {
+            let mut left = RECORDS_MAX;
+            let _ = txn.scan(&table, Bound::Unbounded, Bound::Unbounded, direction, |_, _| {
+                left -= 1;
+                if left > 0 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            });
+        }
+    }
+}
+
+fn change(store: &Store, rng: &mut SeededRng) -> Result<()> {
+    let mut outcome = Ok(());
+    for (name, _) in tables() {
+        let changed = match store.table(name) {
+            Ok(Some(table)) => change_table(store, &table, rng),
+            Ok(None) => Ok(()),
+            Err(error) => Err(error),
+        };
+        outcome = outcome.and(changed);
+    }
+    let made = store.create_table("new", TableOptions::default()).and_then(|table| {
+        let mut txn = store.begin();
+        txn.put(&table, b"key", &[1; 9000])?;
+        txn.commit()
+    });
+    outcome.and(made).and(store.drop_table("compressed")).and(store.checkpoint()).and(store.step().map(drop))
+}
+
+fn change_table(store: &Store, table: &Table, rng: &mut SeededRng) -> Result<()> {
+    for number in 0..6 {
+        let mut txn = store.begin();
+        for _ in 0..20 {
+            let key = format!("{:04}", rng.below(1000));
+            txn.put(table, key.as_bytes(), &vec![number; rng.below(1500) as usize])?;
+            txn.delete(table, format!("{:04}", rng.below(1000)).as_bytes())?;
+        }
+        txn.put(table, b"long", &vec![number; 30_000])?;
+        if number % 2 == 0 {
+            txn.commit()?;
+        } else {
+            txn.rollback()?;
+        }
+    }
+    let mut txn = store.begin();
+    txn.delete(table, b"long")?;
+    txn.commit()
+}

@@ -1,0 +1,314 @@
+//! Forges stores of the file system, and uses each as a mount would. `fuzz/` includes this file too.
+
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use lacuna_device::{BlockDevice, MemDevice};
+use lacuna_ftl::{self as ftl, Ftl, Lba, Op, Stream, Work};
+use lacuna_nvmfs::{
+    CheckDepth, FormatOptions, Ino, Nvmfs, Options,
+    posix::{Allocate, Caller, FileKind, Posix, Rename, SetAttr, WriteOptions, XattrMode},
+};
+use lacuna_sim::{
+    SeededRng, Watchdog,
+    forge::{ForgedStore, Structure, forge_number, reseal_sector},
+};
+
+const CAPACITY_BYTES: u64 = 4 << 20;
+/// Entries that a walk looks at, and how deep it goes.
+const VISITS_MAX: usize = 200;
+const DEPTH_MAX: usize = 12;
+/// No case takes a hundredth of this.
+const CASE_TIME_MAX: Duration = Duration::from_secs(120);
+
+/// What became of the stores.
+#[derive(Debug, Default)]
+pub(crate) struct Outcome {
+    pub(crate) cases: u64,
+    pub(crate) refused: u64,
+    pub(crate) opened: u64,
+    /// Opened, and `check` found nothing.
+    pub(crate) called_sound: u64,
+    /// Opened, and `check` found something.
+    pub(crate) findings: u64,
+}
+
+impl Outcome {
+    pub(crate) fn add(&mut self, other: &Outcome) {
+        self.cases += other.cases;
+        self.refused += other.refused;
+        self.opened += other.opened;
+        self.called_sound += other.called_sound;
+        self.findings += other.findings;
+    }
+}
+
+/// Stores to begin with: new, used and closed, used and cut off, aged and cut off.
+fn stores() -> &'static [ForgedStore] {
+    static STORES: OnceLock<Vec<ForgedStore>> = OnceLock::new();
+    STORES.get_or_init(|| vec![store(0, true), store(60, true), store(60, false), store(1200, false)])
+}
+
+fn format() -> Arc<dyn BlockDevice> {
+    let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(CAPACITY_BYTES));
+    let mut options =
+        FormatOptions { uuid: Some([7; 16]), owner: Some(Caller::default()), ..FormatOptions::default() };
+    options.ftl.segment_bytes = Some(64 << 10);
+    options.ftl.uuid = Some([9; 16]);
+    Nvmfs::format(Arc::clone(&device), &options).expect("format");
+    device
+}
+
+/// A store with directories, files with holes, links and attributes, and `overwrites` changes of data.
+fn store(overwrites: u64, is_closed: bool) -> ForgedStore {
+    let (device, mut rng) = (format(), SeededRng::new(overwrites));
+    let vfs = Nvmfs::open(Arc::clone(&device), Options::default()).expect("open");
+    let (posix, caller) = (vfs.posix(), Caller::default());
+    let mut files = Vec::new();
+    if overwrites > 0 {
+        let mut above = Ino::ROOT;
+        for name in [&b"a"[..], b"b", b"c"] {
+            let made = posix.mkdir(above, name, 0o755, caller).expect("mkdir");
+            posix.symlink(above, b"short", b"a/b/c", caller).expect("symlink");
+            posix.symlink(above, b"long", &[b'x'; 600], caller).expect("symlink");
+            for file in [&b"file"[..], b"other"] {
+                let made = posix.create(made.ino, file, 0o644, caller).expect("create");
+                posix.setxattr(made.ino, b"user.small", b"value", XattrMode::Set).expect("setxattr");
+                posix.setxattr(made.ino, b"user.large", &[5; 3000], XattrMode::Set).expect("setxattr");
+                posix.release(made.ino).expect("release");
+                files.push(made.ino);
+            }
+            posix.link(files[0], made.ino, b"hard").expect("link");
+            above = made.ino;
+        }
+        posix.open(files[5]).expect("open");
+        posix.unlink(above, b"other").expect("unlink"); // an orphan
+    }
+    for _ in 0..overwrites {
+        let mut data = vec![0; 512 * (1 + rng.below(40) as usize)];
+        rng.fill(&mut data);
+        let file = files[rng.below(5) as usize];
+        posix.write(file, rng.below(200) * 512, &data, WriteOptions::default()).expect("write");
+        while overwrites > 100 && rng.chance(20) && vfs.ftl().step(Work::Gc).expect("step") {}
+    }
+    if is_closed {
+        posix.release(Ino::new(files.last().map_or(2, |ino| ino.number())).expect("a file")).ok();
+        vfs.close().expect("close");
+    } else {
+        posix.sync().expect("sync");
+    }
+    drop((posix, vfs));
+    ForgedStore::of(&*device)
+}
+
+/// The kinds of structure in the stores that are forged.
+#[allow(dead_code, reason = "the fuzz target does not ask")]
+pub(crate) fn kinds() -> BTreeSet<Structure> {
+    stores().iter().flat_map(|store| store.structures()).map(|(kind, _)| *kind).collect()
+}
+
+/// Forges a store and uses it; `case` says how to do that again.
+pub(crate) fn try_store(mut rng: SeededRng, case: String) -> Outcome {
+    let stores = stores();
+    let mut store = stores[rng.below(stores.len() as u64) as usize].clone();
+    if rng.chance(50) {
+        store = with_forged_sectors(&store, &mut rng);
+    }
+    if rng.chance(60) {
+        for _ in 0..=rng.below(3) {
+            store.forge(&mut rng);
+        }
+        store.seal();
+    }
+    let _watchdog = Watchdog::new(case, CASE_TIME_MAX);
+    use_store(&store, &mut rng)
+}
+
+fn device_of(store: &ForgedStore) -> Arc<dyn BlockDevice> {
+    let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(CAPACITY_BYTES));
+    store.write_to(&*device);
+    device
+}
+
+/// The store with some of the file system's own sectors forged.
+fn with_forged_sectors(store: &ForgedStore, rng: &mut SeededRng) -> ForgedStore {
+    let device = device_of(store);
+    let ftl = Ftl::open(Arc::clone(&device), ftl::Options::default()).expect("not forged yet");
+    // Regions of the superblock, the inode table, orphans, attributes, directories and files.
+    let mapped = ftl.mapped_sectors(Lba(0)..Lba(1 << 42), 4096).expect("not forged yet");
+    let sectors = ftl.read_sectors(&mapped).expect("not forged yet");
+    let own: Vec<_> = sectors.into_iter().filter(|(_, bytes)| bytes.starts_with(b"LNfs")).collect();
+    let inos: Vec<u32> = own
+        .iter()
+        .map(|(lba, _)| (lba.0 >> 36, lba.0))
+        .filter(|(region, _)| *region == 1)
+        .map(|(_, lba)| lba as u32)
+        .collect();
+    for _ in 0..=rng.below(4) {
+        let (lba, mut bytes) = own[rng.below(own.len() as u64) as usize];
+        match (bytes[4], rng.below(4)) {
+            // Another inode: as an entry's, an inode's parent, or an inode's number of links.
+            (2 | 3, 0) => {
+                let at = [24, 36, 64][rng.below(3) as usize];
+                let other = inos[rng.below(inos.len() as u64) as usize];
+                bytes[at..at + 4].copy_from_slice(&other.to_le_bytes());
+            }
+            (kind, _) => {
+                let end = if kind == 2 { 144 } else { 80 };
+                forge_number(&mut bytes, 24..end, rng);
+            }
+        }
+        reseal_sector(&mut bytes);
+        ftl.write_batch(&[Op::Write { lba, data: &bytes }], Stream::Data).expect("a sector");
+    }
+    match rng.chance(50) {
+        true => ftl.close().expect("close"),
+        false => ftl.flush().expect("flush"),
+    }
+    drop(ftl);
+    ForgedStore::of(&*device)
+}
+
+/// What a user's programs do with a store: info, salvage, check, mount, walk, change, unmount, again.
+fn use_store(store: &ForgedStore, rng: &mut SeededRng) -> Outcome {
+    let mut outcome = Outcome { cases: 1, ..Outcome::default() };
+    let device = device_of(store);
+    let read_only =
+        Options { ftl: ftl::Options { read_only: true, ..ftl::Options::default() }, ..Options::default() };
+    if let Ok(vfs) = Nvmfs::open(Arc::clone(&device), read_only.clone()) {
+        look_at(&vfs);
+        let _ = vfs.check(CheckDepth::Payload);
+    }
+    if let Ok((vfs, _)) = Nvmfs::salvage(Arc::clone(&device), read_only) {
+        if let Ok(remains) = vfs.remaining_inodes() {
+            for inode in remains.found.iter().take(VISITS_MAX) {
+                let _ = vfs.remaining_data(inode.ino, 0);
+            }
+        }
+        let _ = vfs.remaining_entries(Ino::ROOT);
+    }
+    let Ok(vfs) = Nvmfs::open(Arc::clone(&device), Options::default()) else {
+        outcome.refused = 1;
+        return outcome;
+    };
+    outcome.opened = 1;
+    let is_sound = vfs.check(CheckDepth::Payload).is_ok_and(|report| report.is_clean());
+    (outcome.called_sound, outcome.findings) = (is_sound.into(), (!is_sound).into());
+    look_at(&vfs);
+    let _ = vfs.ftl().scrub(|_| std::ops::ControlFlow::Continue(()));
+    change(&vfs, rng);
+    let closed = vfs.close();
+    drop(vfs);
+    match Nvmfs::open(device, Options::default()) {
+        Ok(vfs) => {
+            look_at(&vfs);
+            let report = vfs.check(CheckDepth::Payload);
+            if is_sound {
+                closed.expect("a store that check called sound closes");
+                let report = report.expect("a store that check called sound can be checked");
+                // It may have stood right at the limit from which on `check` reports it, far before it is refused.
+                let findings =
+                    report.findings.iter().filter(|found| !found.message.ends_with("near its end"));
+                let findings: Vec<_> = findings.collect();
+                assert!(findings.is_empty(), "sound before it was used: {findings:#?}");
+            }
+        }
+        Err(error) => assert!(!is_sound, "a store that check called sound does not open again: {error}"),
+    }
+    outcome
+}
+
+/// Reads what there is.
+fn look_at(vfs: &Nvmfs) {
+    let posix = vfs.posix();
+    let _ = (vfs.ftl().stats(), posix.statfs());
+    let mut seen = BTreeSet::new();
+    let mut rest = vec![(Ino::ROOT, 0)];
+    while let Some((directory, depth)) = rest.pop() {
+        let mut entries = Vec::new();
+        let _ = posix.readdir(directory, 0, &mut |entry| {
+            entries.push((entry.name.to_vec(), entry.ino));
+            entries.len() < VISITS_MAX
+        });
+        for (name, ino) in entries {
+            if seen.len() >= VISITS_MAX {
+                return;
+            }
+            let _ = posix.lookup(directory, &name);
+            if seen.insert(ino) {
+                read_inode(&posix, ino);
+            }
+            let is_directory = posix.getattr(ino).is_ok_and(|attr| attr.kind == FileKind::Directory);
+            if is_directory && depth < DEPTH_MAX && name != b"." && name != b".." {
+                rest.push((ino, depth + 1));
+            }
+        }
+    }
+}
+
+fn read_inode(posix: &Posix, ino: Ino) {
+    let _ = (posix.lookup(ino, b".."), posix.readlink(ino), posix.listxattr(ino));
+    let _ = (posix.getxattr(ino, b"user.large"), posix.getxattr(ino, b"user.small"));
+    let size = posix.getattr(ino).map_or(0, |attr| attr.size);
+    let mut buf = vec![0; 64 << 10];
+    for at in [0, 100, size.saturating_sub(1000), size, u64::MAX] {
+        let _ = (posix.read(ino, at, &mut buf), posix.seek_data(ino, at), posix.seek_hole(ino, at));
+    }
+    let _ = posix.read_runs(ino, 0);
+}
+
+/// Changes a bit of everything. Errors are answers.
+fn change(vfs: &Nvmfs, rng: &mut SeededRng) {
+    let (posix, caller) = (vfs.posix(), Caller::default());
+    let directories = directories(&posix);
+    for _ in 0..30 {
+        let pick = |rng: &mut SeededRng| directories[rng.below(directories.len() as u64) as usize].clone();
+        let ((parent, name, ino), (other_parent, other_name, other)) = (pick(rng), pick(rng));
+        match rng.below(16) {
+            0 => drop(posix.create(parent, b"new", 0o600, caller).map(|made| posix.release(made.ino))),
+            1 => drop(posix.mkdir(ino, b"sub", 0o700, caller)),
+            2 => drop(posix.unlink(parent, &name)),
+            3 => drop(posix.rmdir(parent, &name)),
+            4 => drop(posix.rename(parent, &name, other_parent, &other_name, Rename::Replace)),
+            5 => drop(posix.rename(parent, &name, other_parent, &other_name, Rename::Exchange)),
+            6 => drop(posix.rename(parent, &name, other, b"within", Rename::NoReplace)),
+            7 => drop(posix.link(ino, other_parent, b"another")),
+            8 => drop(posix.write(ino, rng.below(1 << 20), &[3; 5000], WriteOptions::default())),
+            9 => drop(posix.append(ino, &[4; 700], WriteOptions::default())),
+            10 => drop(posix.setattr(ino, &SetAttr { size: Some(rng.below(1 << 18)), ..SetAttr::default() })),
+            11 => drop(posix.setxattr(ino, b"user.new", &[1; 900], XattrMode::Set)),
+            12 => drop(posix.removexattr(ino, b"user.large")),
+            13 => drop(posix.fallocate(ino, 512, 1 << 16, Allocate::PunchHole, false)),
+            14 => drop(posix.copy_range((ino, 0), (other, 0), 1 << 16, false)),
+            _ => {
+                if posix.open(ino).is_ok() {
+                    let _ = (posix.unlink(parent, &name), posix.fsync(ino, false), posix.release(ino));
+                }
+            }
+        }
+    }
+    for work in [Work::Due, Work::Gc, Work::Checkpoint] {
+        let _ = vfs.ftl().step(work);
+    }
+    let _ = posix.sync();
+}
+
+/// Some entries: directory, name, inode.
+fn directories(posix: &Posix) -> Vec<(Ino, Vec<u8>, Ino)> {
+    let mut all = vec![(Ino::ROOT, b"new".to_vec(), Ino::ROOT)];
+    let mut next = 0;
+    while next < all.len() && next < 40 {
+        let (_, _, directory) = all[next];
+        let mut within = Vec::new();
+        let _ = posix.readdir(directory, 2, &mut |entry| {
+            within.push((directory, entry.name.to_vec(), entry.ino));
+            within.len() < 20
+        });
+        all.extend(within);
+        next += 1;
+    }
+    all
+}
