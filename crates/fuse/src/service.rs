@@ -267,7 +267,7 @@ impl Service {
             "lookup",
             parent,
             match name {
-                b"." => self.posix.lookup_number(directory),
+                b"." => self.posix.lookup_handle(directory),
                 _ => self.posix.lookup(directory, name),
             },
         );

@@ -106,6 +106,12 @@ impl Posix {
         self.layers.inodes.attr_looked_up(&node)
     }
 
+    /// As [`Posix::getattr`], but counts as [`Posix::lookup`] does: for a number in a file handle, which names the inode
+    /// whichever names it has.
+    pub fn lookup_handle(&self, ino: Ino) -> Result<Attr> {
+        self.layers.inodes.attr_looked_up(&*self.layers.inodes.node(ino)?)
+    }
+
     /// Waits until an inode is freed because it was forgotten, at most until `timeout` after one last lost its last
     /// name. So a caller that finds no space can wait for inodes that a kernel is about to forget. False if there was
     /// nothing to wait for.

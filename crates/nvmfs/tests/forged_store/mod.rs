@@ -281,8 +281,8 @@ fn change(vfs: &Nvmfs, rng: &mut SeededRng) {
             10 => drop(posix.setattr(ino, &SetAttr { size: Some(rng.below(1 << 18)), ..SetAttr::default() })),
             11 => drop(posix.setxattr(ino, b"user.new", &[1; 900], XattrMode::Set)),
             12 => drop(posix.removexattr(ino, b"user.large")),
-            13 => drop(posix.fallocate(ino, 512, 1 << 16, Allocate::PunchHole, false)),
-            14 => drop(posix.copy_range((ino, 0), (other, 0), 1 << 16, false)),
+            13 => drop(posix.fallocate(ino, 512, 1 << 16, Allocate::PunchHole, None)),
+            14 => drop(posix.copy_range((ino, 0), (other, 0), 1 << 16, None)),
             _ => {
                 if posix.open(ino).is_ok() {
                     let _ = (posix.unlink(parent, &name), posix.fsync(ino, false), posix.release(ino));
