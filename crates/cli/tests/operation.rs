@@ -41,7 +41,10 @@ impl Loop {
         let output = command.args(["--find", "--show", "--sector-size", &sectors]).arg(file).output();
         match output {
             Ok(output) if output.status.success() => {
-                Some(Loop(String::from_utf8(output.stdout).expect("text").trim().to_owned()))
+                let disk = Loop(String::from_utf8(output.stdout).expect("text").trim().to_owned());
+                // Whatever its last user made of it: the kernel keeps that.
+                system("blockdev", &["--setrw", disk.path()]);
+                Some(disk)
             }
             _ => {
                 eprintln!("SKIPPED: loop devices (they need root and losetup)");
@@ -57,6 +60,7 @@ impl Loop {
 
 impl Drop for Loop {
     fn drop(&mut self) {
+        let _ = Command::new("blockdev").args(["--setrw", &self.0]).status();
         let _ = Command::new("losetup").args(["--detach", &self.0]).status();
     }
 }

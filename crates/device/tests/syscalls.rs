@@ -234,6 +234,8 @@ impl Loop {
         fs::File::create(file).unwrap().set_len(SIZE).unwrap();
         let output = Command::new("losetup").args(["--find", "--show"]).arg(file).output().ok()?;
         let name = String::from_utf8(output.stdout).unwrap();
+        // Whatever its last user made of it: the kernel keeps that.
+        let _ = Command::new("blockdev").args(["--setrw", name.trim()]).status();
         output.status.success().then(|| Loop(PathBuf::from(name.trim())))
     }
 }

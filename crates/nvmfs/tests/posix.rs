@@ -533,7 +533,7 @@ fn a_place_and_its_inodes_are_the_same_files() {
     let by_name = vfs.create("a", StreamHint::Data).unwrap();
     by_name.write_at(0, &[5; 1024]).unwrap();
     let a = fs.lookup(ROOT, b"a").unwrap();
-    assert_eq!((a.size, a.perm), (1024, 0o644));
+    assert_eq!((a.size, a.perm), (1024, 0o600));
     fs.write(a.ino, 100, b"hello", PLAIN).unwrap();
     let mut back = [0; 512];
     by_name.read_at(0, &mut back).unwrap();

@@ -10,8 +10,8 @@ use lacuna_nvmfs::{FormatOptions, Nvmfs, Options, posix::Caller};
 use lacuna_sim::{SeededRng, SimDevice};
 
 pub(crate) const SEGMENT_BYTES: u32 = 64 << 10;
-/// The fewest that the ftl takes are 24.
-const SEGMENTS: u64 = 26;
+/// The fewest that the ftl takes are 24. The largest batches of these tests need a few more.
+const SEGMENTS: u64 = 28;
 pub(crate) const CAPACITY: u64 = SEGMENTS * SEGMENT_BYTES as u64;
 
 /// The states that a file system went through since the oldest that a crash may bring back.
