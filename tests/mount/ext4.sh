@@ -8,7 +8,7 @@ need python3 setpriv
 build
 start 256M --threads 4
 
-reads() { "$LACUNA" metrics "$store" | awk '$1 == "lacuna_reads_total" { print $2 }'; }
+reads() { metric reads_total; }
 read_in_fours() {
     head -c 100000 /dev/urandom >"$mnt/small"
     local before=$(reads)
