@@ -95,8 +95,8 @@ pub(crate) fn add_load<R>(table: &mut SideBySide<'_, R>, of: impl Fn(&R) -> &Fig
 }
 
 /// Adds the rows for space.
-pub(crate) fn add_room<R>(table: &mut SideBySide<'_, R>, of: impl Fn(&R) -> &Figures) {
+pub(crate) fn add_space<R>(table: &mut SideBySide<'_, R>, of: impl Fn(&R) -> &Figures) {
     table.row("tables without compression, MB", 1, |run| of(run).logical_bytes as f64 / 1e6);
     table.row("live bytes in the store, MB", 1, |run| of(run).allocated_bytes as f64 / 1e6);
-    table.row("room taken on the device, MB", 1, |run| of(run).store_bytes as f64 / 1e6);
+    table.row("space taken on the device, MB", 1, |run| of(run).store_bytes as f64 / 1e6);
 }

@@ -90,8 +90,8 @@ pub(crate) fn add_rows<R>(
     row("pages read per 1,000", |pages| pages.read);
     row("  read ahead of scans", |pages| pages.read_ahead);
     row("pages written per 1,000", |pages| pages.written);
-    row("  for room in the pool", |pages| pages.written_for_eviction);
-    row("  for room in the log", |pages| pages.written_for_log);
+    row("  for space in the pool", |pages| pages.written_for_eviction);
+    row("  for space in the log", |pages| pages.written_for_log);
     row("  against too many dirty", |pages| pages.written_for_dirty);
     row("  not for the first time", |pages| pages.written_again);
     row("  batches of them", |pages| pages.batches);

@@ -28,7 +28,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let mut summary = String::new();
     let mut findings = Vec::new();
     if let OpenedVfs::Store(fs) = opened {
-        let report = fs.check_told(CheckDepth::Payload, Shown::default().told())?;
+        let report = fs.check_reporting(CheckDepth::Payload, Shown::default().told())?;
         findings = report.findings.into_iter().map(|finding| finding.message).collect();
     }
     let has_tables = findings.is_empty() && holds_tables(&*opened.vfs())?;

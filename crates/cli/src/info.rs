@@ -164,7 +164,7 @@ fn recovery_json(did: &RecoveryStats) -> Value {
         "records": did.records,
         "pages": did.pages,
         "applied": did.applied,
-        "landed": did.landed,
+        "on_device": did.on_device,
         "rolled_back": did.rolled_back,
         "restored_pages": did.restored_pages,
         "replay_seconds": did.replay_time.as_secs_f64(),
@@ -240,7 +240,7 @@ fn text(info: &Value, tables: &[TableInfo], images: &Images) -> String {
     if let Some(io) = info["io"].as_str() {
         let _ = writeln!(text, "  requests by {io:>10}");
     }
-    for (title, name) in [("live bytes", "allocated_bytes"), ("room taken", "store_bytes")] {
+    for (title, name) in [("live bytes", "allocated_bytes"), ("space taken", "store_bytes")] {
         let _ = writeln!(text, "  {title:<11} {:>10.1} MB", mb(number(name).unwrap_or(0)));
     }
     if let Some(mount) = info.get("mount") {

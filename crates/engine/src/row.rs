@@ -195,7 +195,7 @@ thread_local! {
 
 /// Compresses a page into a block with at least `capacity` bytes for its log; false, and no change, when it
 /// does not fit.
-fn compress(row: &Blocks, page: &[u8], block: &mut [u8], room: usize) -> bool {
+fn compress(row: &Blocks, page: &[u8], block: &mut [u8], space: usize) -> bool {
     let fits = MEMORY.with_borrow_mut(|scratch| {
         let copy = &mut scratch.page;
         copy.resize(page.len(), 0);
@@ -210,7 +210,7 @@ fn compress(row: &Blocks, page: &[u8], block: &mut [u8], room: usize) -> bool {
         };
         let kind = lacuna_page::read_meta(copy).kind;
         let body = (&copy[HEADER_BYTES..head], &copy[tail..end]);
-        scratch.codec.compress(block, kind, body, row.level.load(Ordering::Relaxed), room)
+        scratch.codec.compress(block, kind, body, row.level.load(Ordering::Relaxed), space)
     });
     row.note(fits);
     fits
@@ -260,7 +260,7 @@ pub(crate) fn apply(
         let mut bytes = Vec::new();
         op.encode_in_block(&mut bytes);
         let kept = if matches!(op, PageOp::Truncate { .. }) { 0 } else { RESERVE };
-        *stale = lacuna_page::block_log_room(block) < bytes.len() + kept
+        *stale = lacuna_page::block_log_space(block) < bytes.len() + kept
             || !lacuna_page::append_to_block(block, &bytes);
     }
     Ok(())

@@ -45,7 +45,7 @@ fn a_small_pool_makes_pages_be_written() {
 }
 
 #[test]
-fn with_room_for_all_nothing_is_written() {
+fn with_space_for_all_nothing_is_written() {
     let (_, stats) = flushed(64 << 20, 256 << 20);
     assert_eq!(stats.pages, 0, "{stats:?}");
 }

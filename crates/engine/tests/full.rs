@@ -106,7 +106,7 @@ fn fill_empty_and_fill_again(background: bool) {
     let store = Store::open(vfs(&device, background), options(background)).expect("open");
     let table = store.table("t").expect("table").expect("there");
     let more = fill(&store, &table, records);
-    assert!(more > records, "deletes gave no room back");
+    assert!(more > records, "deletes gave no space back");
     assert_eq!(count(&store, &table), kept + more - records);
     store.close().expect("close");
 }
@@ -334,7 +334,7 @@ impl Life {
         let kept = self.model.len();
         while self.change(store, table, new_key)? {}
         let (deleted, new) = (before - kept, self.model.len() - kept);
-        assert!(new > deleted / 2, "{deleted} deleted gave room for {new}");
+        assert!(new > deleted / 2, "{deleted} deleted gave space for {new}");
         Some(())
     }
 }

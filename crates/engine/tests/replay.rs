@@ -149,7 +149,7 @@ fn replay_reads_what_is_allowed_wherever_it_is_cut() {
 fn with_all_the_time_in_the_world_replay_reads_more() {
     let all = reads_after_cuts(&*directory(), StoreOptions { replay_time: Duration::MAX, ..options() });
     assert!(all.iter().any(|did| did.pages > 4 * READS_MIN), "{all:?}");
-    assert!(all.iter().any(|did| did.landed > 0), "{all:?}");
+    assert!(all.iter().any(|did| did.on_device > 0), "{all:?}");
 }
 
 #[test]
@@ -180,7 +180,7 @@ fn replay_reads_what_is_allowed_while_threads_write() {
 
 /// Nor does the recovery after a recovery read more than that.
 #[test]
-fn pages_that_landed_are_not_read() {
+fn pages_on_the_device_are_not_read() {
     for rig in [directory(), flash()] {
         // So many pages leave the pool that most of those that the log names have a page-write record.
         let options = StoreOptions { pool_bytes: 1 << 20, log_bytes: 64 << 20, ..options() };
@@ -193,7 +193,7 @@ fn pages_that_landed_are_not_read() {
         for round in 0..4 {
             let store = Store::open(rig.vfs(), options.clone()).expect("open");
             let did = store.stats().expect("stats").recovery;
-            assert!(did.landed > 2_000 && did.pages < 300, "{did:?}");
+            assert!(did.on_device > 2_000 && did.pages < 300, "{did:?}");
             let most = before.map_or(300, |before| before.pages + 10 * OPERATION_READS);
             assert!(did.pages <= most, "{before:?}, {did:?}");
             before = Some(did);
@@ -232,7 +232,7 @@ fn threads_replay_what_one_does_with_little_memory_or_much() {
 
 /// Or the store would seem to have been made a moment ago, and all tables would be removed.
 #[test]
-fn a_catalog_that_landed_and_is_gone_is_missed() {
+fn a_catalog_that_was_written_and_is_gone_is_missed() {
     let vfs = SimVfs::new(1);
     // Pages have to be written before the first checkpoint is due.
     let store = Store::open(vfs.clone(), StoreOptions { log_bytes: 256 << 20, ..options() }).expect("open");

@@ -580,7 +580,7 @@ impl IsRow for TableOptions {
 
 /// Every shape on every kind of table and VFS.
 #[test]
-fn room_follows_what_is_live_in_histories_of_every_shape() {
+fn space_follows_what_is_live_in_histories_of_every_shape() {
     for_each_seed(9, |seed| {
         let (name, vfs) = places(&format!("shapes_{seed}")).swap_remove(seed as usize % 3);
         let kind = match seed / 3 % 3 {

@@ -127,7 +127,7 @@ impl Idle {
             ("kept for checkpoints and collection", mean(self.kept)),
             ("free beyond that", mean(self.free)),
             ("map and checkpoints", mean(self.map)),
-            ("room in open segments", self.open / self.samples as f64),
+            ("space in open segments", self.open / self.samples as f64),
             ("dead, before a flush", mean(self.waiting_for_flush)),
             ("dead, before a checkpoint", mean(self.waiting_for_checkpoint)),
         ];

@@ -247,7 +247,7 @@ pub struct Stats {
     /// store file takes of its file system. After opening, segments that were never used count as such.
     pub touched_bytes: u64,
     /// The segments that the store uses before collection begins, in bytes; see [`Footprint`].
-    pub wished_bytes: u64,
+    pub target_bytes: u64,
     /// Bytes that count against `live_limit_bytes`: stored bytes and bookkeeping of all extents.
     pub live_bytes: u64,
     /// Live bytes beyond which a batch that adds some is refused with `Full`.

@@ -93,9 +93,9 @@ impl Space {
     /// Bytes of leaves that fit into a segment whatever their sizes are: records end on blocks, and a
     /// leaf that does not fit is left to the next segment.
     fn map_usable_bytes(&self) -> usize {
-        let room = self.segment_bytes - RECORDS_START.next_multiple_of(self.block_bytes_max);
-        let records = room.div_ceil(MAP_RECORD_BYTES - LEAF_BYTES_MAX);
-        room - records * (RECORD_HEADER_BYTES + self.block_bytes_max) - LEAF_BYTES_MAX
+        let capacity = self.segment_bytes - RECORDS_START.next_multiple_of(self.block_bytes_max);
+        let records = capacity.div_ceil(MAP_RECORD_BYTES - LEAF_BYTES_MAX);
+        capacity - records * (RECORD_HEADER_BYTES + self.block_bytes_max) - LEAF_BYTES_MAX
     }
 
     /// Records of a checkpoint's index and counters, for `leaves` leaves.

@@ -127,14 +127,14 @@ impl Writer {
         if stream == Stream::Log {
             return AppendPoint::Log;
         }
-        let is_grouped = log.wished_space().groups(log.live_cost());
+        let is_grouped = log.target_space().groups(log.live_cost());
         let expected = if is_grouped { expected } else { Expected::UNKNOWN };
         let own = AppendPoint::Data(log.classes(map.total().bytes).class(expected));
         if log.missing_segments(map, own, &batch.items) == 0 {
             return own;
         }
-        let with_room = AppendPoint::data().find(|point| log.segments_needed(*point, &batch.items) == 0);
-        with_room.unwrap_or(own)
+        let with_space = AppendPoint::data().find(|point| log.segments_needed(*point, &batch.items) == 0);
+        with_space.unwrap_or(own)
     }
 }
 

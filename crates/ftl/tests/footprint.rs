@@ -17,15 +17,15 @@ const FOOTPRINT: Footprint = Footprint::Live { percent: 200, plus_bytes: 2 << 20
 /// A store file: it knows which 64 KiB of it have space allocated.
 struct SparseDevice {
     device: MemDevice,
-    has_room: Mutex<Vec<bool>>,
+    has_space: Mutex<Vec<bool>>,
     /// Writes of bytes other than zeros to places without allocated space.
     unprepared: Mutex<u64>,
 }
 
 impl SparseDevice {
     fn new(bytes: u64) -> Arc<SparseDevice> {
-        let has_room = Mutex::new(vec![false; (bytes >> 16) as usize]);
-        Arc::new(SparseDevice { device: MemDevice::new(bytes), has_room, unprepared: Mutex::default() })
+        let has_space = Mutex::new(vec![false; (bytes >> 16) as usize]);
+        Arc::new(SparseDevice { device: MemDevice::new(bytes), has_space, unprepared: Mutex::default() })
     }
 
     fn parts(offset: u64, len: u64) -> Range<usize> {
@@ -33,7 +33,7 @@ impl SparseDevice {
     }
 
     fn bytes(&self) -> u64 {
-        (self.has_room.lock().iter().filter(|has_room| **has_room).count() as u64) << 16
+        (self.has_space.lock().iter().filter(|has_space| **has_space).count() as u64) << 16
     }
 }
 
@@ -59,8 +59,8 @@ impl BlockDevice for SparseDevice {
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
-        let mut has_room = self.has_room.lock();
-        let parts = &mut has_room[SparseDevice::parts(offset, data.len() as u64)];
+        let mut has_space = self.has_space.lock();
+        let parts = &mut has_space[SparseDevice::parts(offset, data.len() as u64)];
         if parts.contains(&false) && data.iter().any(|byte| *byte != 0) {
             *self.unprepared.lock() += 1;
         }
@@ -73,7 +73,7 @@ impl BlockDevice for SparseDevice {
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
-        self.has_room.lock()[SparseDevice::parts(offset, len)].fill(false);
+        self.has_space.lock()[SparseDevice::parts(offset, len)].fill(false);
         self.device.discard(offset, len)
     }
 
@@ -205,6 +205,6 @@ fn a_device_of_its_own_is_used_as_a_whole() {
     let stats = ftl.stats();
     // But for the end, which is kept clear.
     let segments_bytes = stats.capacity_bytes - stats.segment_bytes;
-    assert_eq!((stats.wished_bytes, stats.prepared_bytes), (segments_bytes, 0));
+    assert_eq!((stats.target_bytes, stats.prepared_bytes), (segments_bytes, 0));
     assert!(stats.gc_bytes < 1 << 20, "{stats:#?}");
 }

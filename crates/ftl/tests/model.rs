@@ -358,9 +358,9 @@ fn a_full_store_takes_overwrites_that_split_extents() {
     let mut rng = SeededRng::new(4);
     let mut model = Model::new(8192);
     let pages = fill(&ftl, &mut rng, &mut model);
-    let room = ftl.stats().live_limit_bytes - ftl.stats().live_bytes;
+    let space = ftl.stats().live_limit_bytes - ftl.stats().live_bytes;
     // Each adds two extents of 146 bytes and no data.
-    for number in 0..room / 236 + 20 {
+    for number in 0..space / 236 + 20 {
         let data = (0..4096).map(|_| 1 + rng.below(255) as u8).collect();
         let batch = [Change::Write(number % pages * 32 + 8 * (1 + number / pages), data)];
         ftl.write_batch(&ops(&batch), Stream::Data).unwrap();

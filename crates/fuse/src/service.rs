@@ -217,7 +217,7 @@ impl Service {
     }
 
     /// Changes something, by invariant 3, and makes it durable if every change must be.
-    fn with_room<T>(&self, change: impl Fn() -> lacuna_nvmfs::Result<T>) -> lacuna_nvmfs::Result<T> {
+    fn with_space<T>(&self, change: impl Fn() -> lacuna_nvmfs::Result<T>) -> lacuna_nvmfs::Result<T> {
         let changed = match change() {
             Err(error) if is_full(&error) && self.posix.wait_for_forgotten(FORGET_WAIT) => change(),
             changed => changed,
@@ -299,7 +299,7 @@ impl Service {
     pub fn setattr(&self, number: u64, changes: &SetAttr) -> Result<Attr> {
         let _timer = self.latencies.time(Kind::Change);
         let ino = Self::ino(number)?;
-        self.checked("change", number, self.with_room(|| self.posix.setattr(ino, changes)))
+        self.checked("change", number, self.with_space(|| self.posix.setattr(ino, changes)))
     }
 
     /// The target of a symbolic link.
@@ -312,7 +312,7 @@ impl Service {
     pub fn mknod(&self, parent: u64, name: &[u8], mode: u32, rdev: u32, caller: Caller) -> Result<Attr> {
         let _timer = self.latencies.time(Kind::Change);
         let parent_ino = Self::ino(parent)?;
-        let made = self.with_room(|| self.posix.mknod(parent_ino, name, mode, rdev.into(), caller));
+        let made = self.with_space(|| self.posix.mknod(parent_ino, name, mode, rdev.into(), caller));
         self.checked("mknod", parent, made).inspect(|attr| self.open_files.remove(attr.ino))
     }
 
@@ -320,7 +320,7 @@ impl Service {
     pub fn mkdir(&self, parent: u64, name: &[u8], mode: u32, caller: Caller) -> Result<Attr> {
         let _timer = self.latencies.time(Kind::Change);
         let parent_ino = Self::ino(parent)?;
-        self.checked("mkdir", parent, self.with_room(|| self.posix.mkdir(parent_ino, name, mode, caller)))
+        self.checked("mkdir", parent, self.with_space(|| self.posix.mkdir(parent_ino, name, mode, caller)))
     }
 
     /// Makes a symbolic link.
@@ -330,7 +330,7 @@ impl Service {
         self.checked(
             "symlink",
             parent,
-            self.with_room(|| self.posix.symlink(parent_ino, name, target, caller)),
+            self.with_space(|| self.posix.symlink(parent_ino, name, target, caller)),
         )
     }
 
@@ -338,7 +338,7 @@ impl Service {
     pub fn create(&self, parent: u64, name: &[u8], mode: u32, caller: Caller) -> Result<Attr> {
         let _timer = self.latencies.time(Kind::Change);
         let parent_ino = Self::ino(parent)?;
-        let made = self.with_room(|| self.posix.create(parent_ino, name, mode, caller));
+        let made = self.with_space(|| self.posix.create(parent_ino, name, mode, caller));
         self.checked("create", parent, made).inspect(|attr| self.open_files.remove(attr.ino))
     }
 
@@ -346,28 +346,28 @@ impl Service {
     pub fn link(&self, number: u64, parent: u64, name: &[u8]) -> Result<Attr> {
         let _timer = self.latencies.time(Kind::Change);
         let (ino, parent) = (Self::ino(number)?, Self::ino(parent)?);
-        self.checked("link", number, self.with_room(|| self.posix.link(ino, parent, name)))
+        self.checked("link", number, self.with_space(|| self.posix.link(ino, parent, name)))
     }
 
     /// Removes a name.
     pub fn unlink(&self, parent: u64, name: &[u8]) -> Result<()> {
         let _timer = self.latencies.time(Kind::Change);
         let parent_ino = Self::ino(parent)?;
-        self.checked("unlink", parent, self.with_room(|| self.posix.unlink(parent_ino, name))).map(drop)
+        self.checked("unlink", parent, self.with_space(|| self.posix.unlink(parent_ino, name))).map(drop)
     }
 
     /// Removes an empty directory.
     pub fn rmdir(&self, parent: u64, name: &[u8]) -> Result<()> {
         let _timer = self.latencies.time(Kind::Change);
         let parent_ino = Self::ino(parent)?;
-        self.checked("rmdir", parent, self.with_room(|| self.posix.rmdir(parent_ino, name))).map(drop)
+        self.checked("rmdir", parent, self.with_space(|| self.posix.rmdir(parent_ino, name))).map(drop)
     }
 
     /// Moves a name.
     pub fn rename(&self, from: (u64, &[u8]), to: (u64, &[u8]), mode: Rename) -> Result<()> {
         let _timer = self.latencies.time(Kind::Change);
         let (from_ino, to_ino) = (Self::ino(from.0)?, Self::ino(to.0)?);
-        let moved = self.with_room(|| self.posix.rename(from_ino, from.1, to_ino, to.1, mode));
+        let moved = self.with_space(|| self.posix.rename(from_ino, from.1, to_ino, to.1, mode));
         self.checked("rename", from.0, moved).map(drop)
     }
 
@@ -507,7 +507,7 @@ impl Service {
         let trim_to = self.implied_trim(ino, &request);
         let WriteRequest { kill_privileges, from_cache, .. } = request;
         let options = WriteOptions { trim_to, kill_privileges, from_cache };
-        let written = self.with_room(|| self.posix.write(ino, request.offset, request.data, options));
+        let written = self.with_space(|| self.posix.write(ino, request.offset, request.data, options));
         let bytes = self.checked("write", number, written)?;
         self.counters.write(bytes);
         if has(request.open_flags, OFlags::DSYNC) {
@@ -566,7 +566,7 @@ impl Service {
         };
         let ino = Self::ino(number)?;
         let kill = unprivileged(caller);
-        let allocated = self.with_room(|| self.posix.fallocate(ino, offset, len, what, kill));
+        let allocated = self.with_space(|| self.posix.fallocate(ino, offset, len, what, kill));
         self.checked("fallocate", number, allocated)
     }
 
@@ -588,7 +588,7 @@ impl Service {
         let _timer = self.latencies.time(Kind::Change);
         let (from, to_ino) = ((Self::ino(from.0)?, from.1), Self::ino(to.0)?);
         let kill = unprivileged(caller);
-        let copied = self.with_room(|| self.posix.copy_range(from, (to_ino, to.1), len, kill));
+        let copied = self.with_space(|| self.posix.copy_range(from, (to_ino, to.1), len, kill));
         self.checked("copy", to.0, copied)
     }
 
@@ -658,7 +658,7 @@ impl Service {
         if name == ACL {
             self.checked("setxattr", number, self.drop_set_group_id(ino, caller))?;
         }
-        self.checked("setxattr", number, self.with_room(|| self.posix.setxattr(ino, name, value, mode)))
+        self.checked("setxattr", number, self.with_space(|| self.posix.setxattr(ino, name, value, mode)))
     }
 
     /// Takes set-group-id from what is no directory, unless the caller is root or in its group, before its access
@@ -673,14 +673,14 @@ impl Service {
             return Ok(());
         }
         let without = SetAttr { mode: Some(perm & !SET_GID), ..SetAttr::default() };
-        self.with_room(|| self.posix.setattr(ino, &without)).map(drop)
+        self.with_space(|| self.posix.setattr(ino, &without)).map(drop)
     }
 
     /// Removes an extended attribute.
     pub fn removexattr(&self, number: u64, name: &[u8]) -> Result<()> {
         let _timer = self.latencies.time(Kind::Change);
         let ino = Self::ino(number)?;
-        self.checked("removexattr", number, self.with_room(|| self.posix.removexattr(ino, name)))
+        self.checked("removexattr", number, self.with_space(|| self.posix.removexattr(ino, name)))
     }
 }
 

@@ -49,8 +49,8 @@ pub enum Refusal {
     #[error("attribute name is out of range")]
     AttributeName,
     /// ENOSPC: no more space for extended attributes of this inode, or no inode numbers left.
-    #[error("no room left")]
-    NoRoom,
+    #[error("no space left")]
+    NoSpace,
     /// ENOTSUP
     #[error("not supported")]
     NotSupported,
@@ -79,7 +79,7 @@ impl Refusal {
             Refusal::NoAttribute => Errno::NODATA,
             Refusal::AttributeTooLarge => Errno::TOOBIG,
             Refusal::AttributeName => Errno::RANGE,
-            Refusal::NoRoom => Errno::NOSPC,
+            Refusal::NoSpace => Errno::NOSPC,
             Refusal::NotSupported => Errno::NOTSUP,
             Refusal::Stale => Errno::STALE,
             Refusal::Busy => Errno::BUSY,
@@ -209,7 +209,7 @@ impl From<Error> for device::Error {
             Error::Device(error) => error,
             Error::Refused(Refusal::NotFound | Refusal::Stale) => device::Error::NotFound { name: what },
             Error::Refused(Refusal::Exists) => device::Error::Exists { name: what },
-            Error::Refused(Refusal::NoRoom) => device::Error::Full { what },
+            Error::Refused(Refusal::NoSpace) => device::Error::Full { what },
             Error::Refused(_) => device::Error::Unsupported { what, operation: "this operation on it" },
             Error::Corrupt { store, what, sector, reason } => device::Error::Corrupt {
                 what: format!("{store}: {what}"),

@@ -502,7 +502,7 @@ fn attributes_have_the_limits_of_linux() {
     set(&longest, &vec![7; 65_536]).unwrap();
     set(b"user.empty", b"").unwrap();
     set(b"trusted.t", b"small").unwrap();
-    refused(set(b"user.more", &vec![1; 60_000]), Refusal::NoRoom);
+    refused(set(b"user.more", &vec![1; 60_000]), Refusal::NoSpace);
     set(b"user.more", &vec![1; 50_000]).unwrap();
     refused(fs.setxattr(a, b"user.more", b"v", XattrMode::Create), Refusal::Exists);
     vfs.close().unwrap();

@@ -98,7 +98,7 @@ fn run_until_cut(
             (Ok(_), Err(error)) => panic!("{change:?} was done, not refused: {error}"),
             (Err(error), Ok(())) if is_full(&error) => {
                 let frees = matches!(change, Change::Release(_) | Change::Rmdir(_) | Change::Unlink(_));
-                assert!(!frees, "{change:?} needs room: {error}");
+                assert!(!frees, "{change:?} needs space: {error}");
             }
             (Err(error), Ok(())) => {
                 assert!(device.is_off() && is_power_cut(&error), "{change:?}: {error}");

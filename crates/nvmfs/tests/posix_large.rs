@@ -99,6 +99,6 @@ fn a_file_with_many_holes_goes_at_once() {
     let batches = vfs.ftl().stats().batches;
     fs.unlink(Ino::ROOT, b"holes").unwrap();
     assert_eq!(vfs.ftl().stats().batches, batches + 1, "it goes in one batch");
-    assert!(before - free_bytes() < 4096, "all of its room is free at once");
+    assert!(before - free_bytes() < 4096, "all of its space is free at once");
     assert!(vfs.check(CheckDepth::Structure).unwrap().is_clean());
 }

@@ -317,7 +317,7 @@ fn who_waits_for_a_check_keeps_nobody_waiting() {
                     let _ = may_go_on.recv();
                 }
             };
-            assert!(vfs.check_told(CheckDepth::Payload, told).unwrap().is_clean());
+            assert!(vfs.check_reporting(CheckDepth::Payload, told).unwrap().is_clean());
         });
         is_reading.recv().unwrap();
         drop(is_reading);
@@ -368,7 +368,7 @@ fn a_check_keeps_no_times_from_being_stored() {
                     let _ = may_go_on.recv();
                 }
             };
-            vfs.check_told(CheckDepth::Payload, told).unwrap()
+            vfs.check_reporting(CheckDepth::Payload, told).unwrap()
         });
         is_reading.recv().unwrap();
         drop(is_reading);

@@ -78,7 +78,7 @@ pub fn block_log(block: &[u8]) -> &[u8] {
 }
 
 /// Bytes that the log can still take.
-pub fn block_log_room(block: &[u8]) -> usize {
+pub fn block_log_space(block: &[u8]) -> usize {
     let header = header(block);
     block_capacity(block.len()) - header.stored_bytes.get() as usize - header.log_bytes.get() as usize
 }
@@ -86,7 +86,7 @@ pub fn block_log_room(block: &[u8]) -> usize {
 /// Appends to the log; false, and no change, when there is no space.
 #[must_use]
 pub fn append_to_block(block: &mut [u8], bytes: &[u8]) -> bool {
-    if bytes.len() > block_log_room(block) {
+    if bytes.len() > block_log_space(block) {
         return false;
     }
     let mut header = header(block);
@@ -158,7 +158,7 @@ pub fn seal_block(block: &mut [u8], meta: &Meta, page_bytes: usize) {
     header.checksum = 0.into();
     put(block, header);
     let end = block.len() - TRAILER_BYTES;
-    let free = end - block_log_room(block);
+    let free = end - block_log_space(block);
     block[free..end].fill(0);
     block[end..].copy_from_slice(&TRAILER);
     header.checksum = lacuna_crc::crc32c(block).into();
@@ -227,7 +227,7 @@ impl BlockCodec {
 
     /// Replaces image and log by an image of the body whose first bytes are `head`, whose last are
     /// `tail`, and that is zero in between, with an empty log. Level 0 is zlib's 6. False, and no
-    /// change, when not at least `log_room_min` bytes would be left for the log.
+    /// change, when not at least `log_space_min` bytes would be left for the log.
     #[must_use]
     pub fn compress(
         &mut self,
@@ -235,19 +235,19 @@ impl BlockCodec {
         kind: u8,
         (head, tail): (&[u8], &[u8]),
         level: u32,
-        log_room_min: usize,
+        log_space_min: usize,
     ) -> bool {
-        let Some(room) = block_capacity(block.len()).checked_sub(log_room_min) else { return false };
+        let Some(space) = block_capacity(block.len()).checked_sub(log_space_min) else { return false };
         self.packed.clear();
         self.packed.extend_from_slice(head);
         self.packed.extend_from_slice(tail);
-        let bytes_max = room.min(self.packed.len());
+        let bytes_max = space.min(self.packed.len());
         self.image.resize(bytes_max, 0);
         let zlib = self.transforms.of(Algorithm::Zlib);
         let image_bytes = zlib.and_then(|zlib| zlib.compress(&self.packed, level as i32, &mut self.image));
         let (image, flags) = match image_bytes {
             Some(image_bytes) => (&self.image[..image_bytes], 0),
-            None if self.packed.len() <= room => (&self.packed[..], STORED),
+            None if self.packed.len() <= space => (&self.packed[..], STORED),
             None => return false,
         };
         let mut header = Header::zeroed();
@@ -378,11 +378,11 @@ mod tests {
     fn the_log_fills_up_and_no_more() {
         let mut block = vec![0; 4096];
         reset_block(&mut block);
-        assert_eq!(block_log_room(&block), block_capacity(4096));
+        assert_eq!(block_log_space(&block), block_capacity(4096));
         assert!(append_to_block(&mut block, &vec![1; block_capacity(4096) - 1]));
         assert!(!append_to_block(&mut block, &[2, 2]));
         assert!(append_to_block(&mut block, &[2]));
-        assert_eq!(block_log_room(&block), 0);
+        assert_eq!(block_log_space(&block), 0);
     }
 
     #[test]

@@ -101,11 +101,11 @@ impl Encoder {
         assert!(out.len() >= page.len(), "image buffer is shorter than the page");
         // Where the longest image that still saves a sector ends.
         let limit = page.len() - sector;
-        let room = out.get_mut(HEADER_BYTES..limit).unwrap_or_default();
-        if room.is_empty() {
+        let space = out.get_mut(HEADER_BYTES..limit).unwrap_or_default();
+        if space.is_empty() {
             return None;
         }
-        let bytes = self.transforms.of(codec.algorithm)?.compress(body, codec.level, room)?;
+        let bytes = self.transforms.of(codec.algorithm)?.compress(body, codec.level, space)?;
         Some(seal(page, codec.algorithm, flags, HEADER_BYTES + bytes, sector, out))
     }
 }

@@ -58,7 +58,7 @@ pub mod fuzz;
 
 pub use algorithm::{Algorithm, Codec, UnknownAlgorithm};
 pub use block::{
-    BlockCodec, adopt_block, append_to_block, block_capacity, block_kind, block_log, block_log_room,
+    BlockCodec, adopt_block, append_to_block, block_capacity, block_kind, block_log, block_log_space,
     export_block, open_block, reset_block, seal_block,
 };
 pub use decode::{Decoder, Unpack, image_bytes, image_form};

@@ -195,7 +195,7 @@ fn packed_bodies_come_back_to_their_owner_alone() {
         let mut image = vec![0xEE; page.len()];
         let Some(encoded) = Encoder::new().encode_packed(&page, packed, codec, SECTOR, &mut image) else {
             let (_, encoded) = image_of(&page, codec);
-            assert!(encoded.image_bytes + 2 * SECTOR > page.len(), "there was room for it");
+            assert!(encoded.image_bytes + 2 * SECTOR > page.len(), "there was space for it");
             return;
         };
         let stored = encoded.image_bytes.next_multiple_of(SECTOR);

@@ -106,7 +106,7 @@ fn sequential_overwrites_are_not_amplified() {
 }
 
 #[test]
-fn random_overwrites_are_amplified_less_with_more_room() {
+fn random_overwrites_are_amplified_less_with_more_space() {
     let amplification = |over_provisioning_percent| {
         let pages = 256 * 32;
         let mut model = FlashModel::new(pages * PAGE, options(32, over_provisioning_percent)).unwrap();

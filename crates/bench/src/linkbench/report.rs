@@ -68,7 +68,7 @@ pub fn comparison(runs: &[RunReport]) -> String {
     let per_request = |run: &RunReport| run.figures.cpu_seconds * 1e6 / run.requests.max(1) as f64;
     figures::add_load(&mut table, |run| &run.figures);
     table.row("requests per second", 0, |run| run.ops_per_second);
-    figures::add_room(&mut table, |run| &run.figures);
+    figures::add_space(&mut table, |run| &run.figures);
     table.row("written to the device per request, KB", 2, |run| run.device_bytes_written_per_op / 1e3);
     table.row("processor time per request, us", 1, per_request);
     page_traffic::add_rows(&mut table, |run| run.requests, |run| run.figures.pages);

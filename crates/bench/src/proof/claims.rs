@@ -46,7 +46,7 @@ pub(super) struct Claim {
 
 /// All of them, in the order of the design.
 pub(super) fn all(rounds: &Rounds) -> Vec<Claim> {
-    let fixed = [linkbench(), tpcc(), room_and_bytes(), ftl(), holes(), amplification()];
+    let fixed = [linkbench(), tpcc(), space_and_bytes(), ftl(), holes(), amplification()];
     fixed.into_iter().flatten().chain(peers(rounds)).chain(mariadb()).collect()
 }
 
@@ -137,7 +137,7 @@ fn tpcc() -> Vec<Claim> {
     ]
 }
 
-fn room_and_bytes() -> Vec<Claim> {
+fn space_and_bytes() -> Vec<Claim> {
     const RUNS: &[&str] = &["linkbench"];
     let ratio = |figure, sides| variants("linkbench", figure, sides);
     vec![

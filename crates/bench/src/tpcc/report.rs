@@ -70,7 +70,7 @@ pub fn comparison(runs: &[RunReport]) -> String {
     figures::add_load(&mut table, |run| &run.figures);
     table.row("new-orders per minute", 0, |run| run.new_orders_per_minute);
     table.row("transactions per second", 0, |run| run.transactions_per_second);
-    figures::add_room(&mut table, |run| &run.figures);
+    figures::add_space(&mut table, |run| &run.figures);
     table.row("written per transaction, KB", 2, |run| run.device_bytes_written_per_transaction / 1e3);
     table.row("processor time per transaction, us", 1, per_transaction);
     page_traffic::add_rows(&mut table, |run| run.transactions, |run| run.figures.pages);

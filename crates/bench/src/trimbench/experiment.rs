@@ -25,7 +25,7 @@ const FILL_BYTES: u64 = 1 << 20;
 /// Blocks that the writer may be ahead of the trimmer.
 const AHEAD_MAX: usize = 1024;
 /// Longest wait for freed space.
-const ROOM_WAIT: Duration = Duration::from_secs(600);
+const SPACE_WAIT: Duration = Duration::from_secs(600);
 /// Freed share of a dropped file that counts as all of it: file systems keep some of its metadata.
 const ROOM_SHARE: f64 = 0.98;
 
@@ -289,8 +289,8 @@ impl Bench<'_> {
         })?;
         let allocated = file.allocated()?;
         let mut all = vec![made];
-        let has_room = self.target.free_bytes()? > allocated + allocated / 4;
-        if self.config.copies && has_room {
+        let has_space = self.target.free_bytes()? > allocated + allocated / 4;
+        if self.config.copies && has_space {
             done.store(0, Relaxed);
             let copied = self
                 .progress("it is copied".to_owned(), line)
@@ -298,7 +298,7 @@ impl Bench<'_> {
             self.target.remove("copy")?;
             all.push(copied);
         } else if self.config.copies && !self.config.quiet {
-            eprintln!("{}: no room to copy the file with holes", self.target.name());
+            eprintln!("{}: no space to copy the file with holes", self.target.name());
         }
         drop(file);
         all.push(self.drop_file("holes", allocated)?);
@@ -333,8 +333,8 @@ impl Bench<'_> {
             let start = Instant::now();
             self.target.remove(name)?;
             while self.target.free_bytes()? < wanted {
-                if start.elapsed() > ROOM_WAIT {
-                    bail!("the room of a dropped file is not back after {} s", ROOM_WAIT.as_secs());
+                if start.elapsed() > SPACE_WAIT {
+                    bail!("the space of a dropped file is not back after {} s", SPACE_WAIT.as_secs());
                 }
                 thread::sleep(Duration::from_millis(5));
             }

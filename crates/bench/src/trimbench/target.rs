@@ -183,7 +183,7 @@ impl Target for StoreTarget {
     }
 
     fn free_bytes(&self) -> Result<u64> {
-        self.0.free_bytes()?.context("the place does not tell its free room")
+        self.0.free_bytes()?.context("the place does not tell its free space")
     }
 
     fn settle(&self) -> Result<()> {

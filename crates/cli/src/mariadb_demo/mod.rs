@@ -158,9 +158,9 @@ impl Demo<'_> {
         server.execute("UNLOCK TABLES")?;
         let path = self.data.join("demo").join(format!("{table}.ibd"));
         let metadata = fs::metadata(&path).with_context(|| path.display().to_string())?;
-        let (file, room) = (metadata.len() as f64 / 1e6, metadata.blocks() as f64 * 512.0 / 1e6);
+        let (file, space) = (metadata.len() as f64 / 1e6, metadata.blocks() as f64 * 512.0 / 1e6);
         let title = format!("{table} table, {what}");
-        say(&format!("{title:<46}{:>12}{file:>14.1}{room:>14.1}\n", self.arguments.rows))
+        say(&format!("{title:<46}{:>12}{file:>14.1}{space:>14.1}\n", self.arguments.rows))
     }
 
     fn facts(&self, server: &mut Connection, mount: Option<&Mount>) -> Result<()> {

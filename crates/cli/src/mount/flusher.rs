@@ -86,8 +86,8 @@ mod tests {
             (5, Ok(()), 0),
             (6, Ok(()), 1),
             (6, Ok(()), 0),
-            (7, Err(Refusal::NoRoom), 1),
-            (7, Err(Refusal::NoRoom), 1),
+            (7, Err(Refusal::NoSpace), 1),
+            (7, Err(Refusal::NoSpace), 1),
             (7, Ok(()), 1),
             (7, Ok(()), 0),
         ] {

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn zeroed_sectors_take_no_room() {
+    fn zeroed_sectors_take_no_space() {
         let mut bytes = SparseBytes::default();
         bytes.write(0, &[1; 4 * PAGE]);
         bytes.zero(512, 2 * PAGE as u64);

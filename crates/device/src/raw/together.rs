@@ -107,7 +107,7 @@ fn carry_out_on(ring: &mut IoUring, file: &PositionalFile, mut transfers: Vec<Tr
         // length at most that of the memory. By invariant 1 it stays borrowed, and no thread accesses it, until the
         // kernel has completed the entry.
         let pushed = unsafe { ring.submission().push(&entry) };
-        pushed.expect("invariant 2: the submission queue has room");
+        pushed.expect("invariant 2: the submission queue has space");
     }
     let mut results = vec![None; transfers.len()];
     while results.contains(&None) {

@@ -204,7 +204,7 @@ mod tests {
 
     /// Otherwise the recovery after the next would read it again (replay invariant 4).
     #[test]
-    fn what_landed_is_noted_again_when_the_log_lost_the_note() {
+    fn what_is_on_the_device_is_noted_again_when_the_log_lost_the_note() {
         let vfs = MemVfs::new();
         let open = || {
             let options = StoreOptions { background: false, ..StoreOptions::default() };
@@ -223,6 +223,6 @@ mod tests {
         let recovered = [0; 3].map(|_| open().stats().expect("stats").recovery);
         assert!(recovered[0].pages > 3 && recovered[0].applied == 0, "{recovered:?}");
         // Opening changes a page of its own.
-        assert!(recovered[1..].iter().all(|did| did.pages <= 1 && did.landed > 3), "{recovered:?}");
+        assert!(recovered[1..].iter().all(|did| did.pages <= 1 && did.on_device > 3), "{recovered:?}");
     }
 }

@@ -382,7 +382,7 @@ fn write_hole(image: &Image) -> Result<()> {
         let mut blank = Vec::new();
         PageOp::Blank { kind: PageKind::Hole }.encode_in_block(&mut blank);
         lacuna_page::reset_block(&mut out);
-        assert!(lacuna_page::append_to_block(&mut out, &blank), "an empty block has room");
+        assert!(lacuna_page::append_to_block(&mut out, &blank), "an empty block has space");
         lacuna_page::seal_block(&mut out, &meta, space.page_bytes());
     } else {
         lacuna_page::write_meta(&mut out, &meta);

@@ -53,8 +53,8 @@ impl Mtr {
 
     /// Makes a new block of a latched page, of a table that has them, and records it. False, and no
     /// change, when it would leave less than `capacity` bytes for its log.
-    pub(crate) fn recompress(&mut self, page: &mut WriteGuard, room: usize) -> bool {
-        let is_new = page.recompress(room);
+    pub(crate) fn recompress(&mut self, page: &mut WriteGuard, space: usize) -> bool {
+        let is_new = page.recompress(space);
         if is_new {
             PageOp::Block { data: &page.export_block() }.encode(page.id(), &mut self.ops);
             page.set_modified();
@@ -72,7 +72,7 @@ impl Mtr {
         let mut pages: SmallVec<[&mut WriteGuard; 8]> =
             held.iter_mut().chain(pages.iter_mut().map(|page| &mut **page)).collect();
         for page in pages.iter_mut().filter(|page| page.is_stale()) {
-            assert!(self.recompress(page, row::RESERVE), "{}: room was made for it before", page.id());
+            assert!(self.recompress(page, row::RESERVE), "{}: space was made for it before", page.id());
         }
         pager.log().append(&self.ops, |start, end| {
             for page in pages.iter_mut().filter(|page| page.is_modified()) {

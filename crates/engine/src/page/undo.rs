@@ -249,8 +249,10 @@ mod tests {
         assert!(append(&mut page, true, b"one") && append(&mut page, false, b"two"));
         assert_eq!(&page[RECORDS..RECORDS + 7], b"onetwo\0");
         assert_eq!((used(&page), u64_at(&page, RECORD)), (RECORDS + 6, UndoPtr::new(PageNo(3), RECORDS).0));
-        let room = page.len() - TRAILER_BYTES - used(&page);
-        assert!(!append(&mut page, true, &vec![1; room + 1]) && append(&mut page, true, &vec![1; room]));
+        let capacity = page.len() - TRAILER_BYTES - used(&page);
+        assert!(
+            !append(&mut page, true, &vec![1; capacity + 1]) && append(&mut page, true, &vec![1; capacity])
+        );
         assert!(!append(&mut page, false, b"x") && append(&mut page, false, b""));
     }
 }

@@ -182,7 +182,7 @@ impl Pool {
     /// Evicts until the budget is kept, or nothing more can be evicted.
     pub(crate) fn shrink(&self) {
         for shard in &self.shards {
-            self.make_room(&mut shard.lock(), 0);
+            self.make_space(&mut shard.lock(), 0);
         }
     }
 
@@ -200,7 +200,7 @@ impl Pool {
     }
 
     /// Evicts from a shard until `bytes` more fit; returns the buffer of an evicted page.
-    fn make_room(&self, shard: &mut Shard, bytes: usize) -> Option<AlignedBuf> {
+    fn make_space(&self, shard: &mut Shard, bytes: usize) -> Option<AlignedBuf> {
         let budget = self.budget_bytes / self.shards.len();
         let mut wanted = Vec::new();
         let mut buffer = None;
@@ -379,7 +379,7 @@ impl Pool {
             self.bytes.fetch_sub(kept.as_ref().map_or(0, |block| block.len()), Ordering::Relaxed);
             // Space was made before the memory was allocated: making it again would have more pages written.
             let buffer = made.take().or_else(|| {
-                let evicted = self.make_room(&mut locked, memory_bytes);
+                let evicted = self.make_space(&mut locked, memory_bytes);
                 evicted.filter(|buffer| buffer.len() == memory_bytes)
             });
             let Some(buffer) = buffer else {

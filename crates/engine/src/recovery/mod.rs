@@ -64,7 +64,7 @@ pub struct RecoveryStats {
     /// Page operations applied; the others were already on the device.
     pub applied: u64,
     /// Operations that page-write records showed to be on the device: their pages were not read for them.
-    pub landed: u64,
+    pub on_device: u64,
     /// Times that a page was read, or initialised, to replay its log records.
     pub pages: u64,
     /// How long reading and replaying the log took.
@@ -371,7 +371,7 @@ pub(crate) fn wants_holes(kind: TableKind) -> bool {
 pub(crate) fn warn_without_holes(engine: &TxnEngine) {
     if engine.flusher().vfs().props().hole_unit == 0 {
         log::warn!(
-            "{}: makes no holes, so compressed pages take as much room as plain ones",
+            "{}: makes no holes, so compressed pages take as much space as plain ones",
             engine.flusher().vfs().name()
         );
     }

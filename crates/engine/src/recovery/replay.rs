@@ -228,7 +228,7 @@ pub(super) fn replay(
         };
         for record in group.records().filter(|record| !page_writes::is_page_writes(record.ops)) {
             stats.records += 1;
-            stats.landed += batch.keep(on_device, &record)?;
+            stats.on_device += batch.keep(on_device, &record)?;
             if batch.bytes() > bytes_max {
                 batch.apply(parts, on_device, stats)?;
                 if batch.unread.lock().is_empty() {

@@ -204,8 +204,8 @@ impl UndoLog {
         record.encode(&mut bytes);
         let last = PageNo(u64_at(&first, LAST));
         let mut last = if last == self.first() { None } else { Some(file.write(last)?) };
-        let room = UNDO_PAGE_BYTES - TRAILER_BYTES;
-        if used(last.as_ref().unwrap_or(&first)) + bytes.len() > room {
+        let capacity = UNDO_PAGE_BYTES - TRAILER_BYTES;
+        if used(last.as_ref().unwrap_or(&first)) + bytes.len() > capacity {
             add_page(file, mtr, &mut pages, &mut first, &mut last)?;
         }
         let target = last.as_mut().unwrap_or(&mut first);

@@ -33,8 +33,8 @@ impl UndoLog {
         let mut last = if last == self.first() { None } else { Some(file.write(last)?) };
         let mut keys = keys.peekable();
         let least = RECORD_HEADER + keys.peek().expect("at least one").len();
-        let room = UNDO_PAGE_BYTES - TRAILER_BYTES;
-        if used(last.as_ref().unwrap_or(&first)) + least > room {
+        let capacity = UNDO_PAGE_BYTES - TRAILER_BYTES;
+        if used(last.as_ref().unwrap_or(&first)) + least > capacity {
             super::add_page(file, mtr, &mut pages, &mut first, &mut last)?;
         }
         let target = last.as_mut().unwrap_or(&mut first);
@@ -45,7 +45,7 @@ impl UndoLog {
         let mut bytes = Scratch::new();
         let mut all = Vec::new();
         for key in keys {
-            if at + bytes.len() + RECORD_HEADER + key.len() > room {
+            if at + bytes.len() + RECORD_HEADER + key.len() > capacity {
                 break;
             }
             let ptr = UndoPtr::new(page, at + bytes.len());
@@ -64,7 +64,7 @@ impl UndoLog {
             all.push(ptr);
         }
         mtr.apply(target, PageOp::Append { is_newest: false, data: &bytes });
-        assert!(!all.is_empty(), "there was room for one");
+        assert!(!all.is_empty(), "there was space for one");
         put(mtr, &mut first, RECORD, &previous.0.to_le_bytes());
         pages.push(first);
         pages.extend(last);

@@ -95,7 +95,7 @@ impl Flash {
         let stats = vfs.ftl().stats();
         let ballast = vfs.create("ballast", StreamHint::Data).expect("create");
         let pieces = (stats.live_limit_bytes - stats.live_bytes).saturating_sub(free_bytes) / PIECE as u64;
-        (0..pieces).for_each(|i| ballast.write_at(i * PIECE as u64, &[7; PIECE]).expect("room for it"));
+        (0..pieces).for_each(|i| ballast.write_at(i * PIECE as u64, &[7; PIECE]).expect("space for it"));
         vfs.close().expect("close");
     }
 }

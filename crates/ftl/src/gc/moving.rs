@@ -100,7 +100,7 @@ impl Mover {
         if fresh == 0 || spare > fresh {
             return Some(own);
         }
-        let with_room = AppendPoint::gc().find(|point| log.segments_needed(*point, items) == 0);
-        with_room.or((fresh <= 1 && spare >= fresh).then_some(own))
+        let with_space = AppendPoint::gc().find(|point| log.segments_needed(*point, items) == 0);
+        with_space.or((fresh <= 1 && spare >= fresh).then_some(own))
     }
 }

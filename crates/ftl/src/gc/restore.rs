@@ -53,13 +53,13 @@ impl Collector {
         if !lacks(&self.mover.journal.lock()) || self.next_to_restore().is_none() {
             return Ok(false);
         }
-        let has_room = |log: &Log| log.free().len() > log.left_by(Claim::Regain);
-        if !has_room(&self.mover.journal.lock()) {
+        let has_space = |log: &Log| log.free().len() > log.left_by(Claim::Regain);
+        if !has_space(&self.mover.journal.lock()) {
             self.mover.checkpointer.checkpoint_in_turn(Rewrite::All)?;
         }
         {
             let mut log = self.mover.journal.lock();
-            if !has_room(&log) {
+            if !has_space(&log) {
                 return Ok(false);
             }
             log.set_restoring(Restoring::MayOpen);
@@ -157,11 +157,11 @@ mod tests {
         drop(store);
         let is_stuck = (0..100).any(|_| {
             let store = test_store::open(&device);
-            let has_room = store.journal.lock().spare_for_gc() > 0;
-            if has_room {
+            let has_space = store.journal.lock().spare_for_gc() > 0;
+            if has_space {
                 end_while_collecting(&store);
             }
-            !has_room
+            !has_space
         });
         assert!(is_stuck);
         let stuck = test_store::open(&device);

@@ -47,8 +47,8 @@ impl Log {
         point: AppendPoint,
         items: &'i [Item<'a>],
     ) -> Cow<'i, [Item<'a>]> {
-        let room = match self.space_left(point) {
-            Some(room) if self.segments_needed(point, items) > 0 => room,
+        let left = match self.space_left(point) {
+            Some(left) if self.segments_needed(point, items) > 0 => left,
             _ => return Cow::Borrowed(items),
         };
         let fresh = items.iter().filter(|item| item.kind == EntryKind::Write);
@@ -59,7 +59,7 @@ impl Log {
         let takes_a_segment = self.checkpoint_reserve(more) > self.checkpoint_reserve(weight);
         match cost > self.limits().grow || takes_a_segment {
             true => Cow::Borrowed(items),
-            false => cut_to_fit(items, room),
+            false => cut_to_fit(items, left),
         }
     }
 

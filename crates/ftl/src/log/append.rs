@@ -28,7 +28,7 @@ impl Log {
         let mut appended = Appended::new(self.salt, items.len());
         let (mut rest, mut part) = (items, 0);
         while !rest.is_empty() {
-            let Some(found) = self.space_left(point).and_then(|room| place(rest, room)) else {
+            let Some(found) = self.space_left(point).and_then(|left| place(rest, left)) else {
                 self.reopen(point);
                 continue;
             };

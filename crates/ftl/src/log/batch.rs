@@ -109,8 +109,8 @@ impl<'a> Batch<'a> {
 
     fn push_write(&mut self, mut lba: Lba, mut data: &'a [u8], elide: bool) {
         while !data.is_empty() {
-            let room = (CHUNK_SECTORS - lba.0 % CHUNK_SECTORS) as usize * SECTOR;
-            let (chunk, rest) = data.split_at(room.min(data.len()));
+            let left = (CHUNK_SECTORS - lba.0 % CHUNK_SECTORS) as usize * SECTOR;
+            let (chunk, rest) = data.split_at(left.min(data.len()));
             let stored = if elide { stored_bytes(chunk) } else { chunk.len() };
             let sectors = (chunk.len() / SECTOR) as u64;
             if stored == 0 {
@@ -217,13 +217,13 @@ impl SpaceLeft {
     }
 }
 
-/// Places as many of `items` as fit into one record in `room`; none if not even one does.
+/// Places as many of `items` as fit into one record in `left`; none if not even one does.
 ///
 /// Payloads of whole 4 KiB multiples come first, so that one alignment to 4 KiB serves them all, if they are many and
 /// fresh. A few lie back to back like the others: aligning a 16 KiB page even to a sector would cost 3% of the log, and
 /// of the store's space, to save a read one sector of 33. Moved payloads also lie back to back: aligning them would
 /// take half a percent of the space that collection wins.
-pub(crate) fn place(items: &[Item<'_>], room: SpaceLeft) -> Option<Placement> {
+pub(crate) fn place(items: &[Item<'_>], left: SpaceLeft) -> Option<Placement> {
     let mut best = None;
     let (mut blocks, mut packed, mut body_bytes) = (0, 0, 0);
     let mut packing = Packing::default();
@@ -239,9 +239,9 @@ pub(crate) fn place(items: &[Item<'_>], room: SpaceLeft) -> Option<Placement> {
             _ if item.kind == EntryKind::Relocate => GRAIN,
             _ => BLOCK,
         };
-        let payload = (room.at + RECORD_HEADER_BYTES + body_bytes).next_multiple_of(align);
+        let payload = (left.at + RECORD_HEADER_BYTES + body_bytes).next_multiple_of(align);
         let end = payload + blocks + packed;
-        if end > room.end(SUMMARY_RECORD_BYTES_MAX + body_bytes) {
+        if end > left.end(SUMMARY_RECORD_BYTES_MAX + body_bytes) {
             break;
         }
         best = Some(Placement { items: index + 1, payload, end });
@@ -249,21 +249,21 @@ pub(crate) fn place(items: &[Item<'_>], room: SpaceLeft) -> Option<Placement> {
     best
 }
 
-/// Returns `items`. The first item that does not fit whole into `room`, if it is a whole chunk, is cut in two so that
+/// Returns `items`. The first item that does not fit whole into `left`, if it is a whole chunk, is cut in two so that
 /// its first part fits; otherwise half a chunk would be lost at the end of each segment: at 80% live of 1 GiB that
 /// costs 4.5% more writes, under Zipf 0.99 3% (`cargo run --release -p lacuna-ftl --example amplification`). A part has
 /// at least
 /// [`PART_BYTES_MIN`] and is not cut again: a chunk lies in two segments at most. Of the items left for other segments
 /// only the first became shorter, so they need no additional segment; collection relies on that.
-pub(crate) fn cut_to_fit<'i, 'a>(items: &'i [Item<'a>], room: SpaceLeft) -> Cow<'i, [Item<'a>]> {
-    let fits = place(items, room).map_or(0, |part| part.items);
+pub(crate) fn cut_to_fit<'i, 'a>(items: &'i [Item<'a>], left: SpaceLeft) -> Cow<'i, [Item<'a>]> {
+    let fits = place(items, left).map_or(0, |part| part.items);
     let Some(next) = items.get(fits).filter(|next| next.payload.len() == CHUNK_BYTES) else {
         return Cow::Borrowed(items);
     };
     let mut cut = items[..=fits].to_vec();
     for bytes in (PART_BYTES_MIN..=CHUNK_BYTES - PART_BYTES_MIN).rev().step_by(SECTOR) {
         cut[fits].payload = &next.payload[..bytes];
-        if place(&cut, room).is_some_and(|part| part.items > fits) {
+        if place(&cut, left).is_some_and(|part| part.items > fits) {
             let (head, tail) = next.cut_at(bytes);
             cut[fits] = head;
             cut.push(tail);
@@ -283,7 +283,7 @@ pub(crate) fn payload_order<'a>(items: &'a [Item<'_>]) -> impl Iterator<Item = u
 
 /// Fresh segments of `space` that `items` need beside what fits into `open`.
 pub(crate) fn segments_needed(items: &[Item<'_>], open: Option<SpaceLeft>, space: Space) -> usize {
-    let placed = open.and_then(|room| place(items, room)).map_or(0, |part| part.items);
+    let placed = open.and_then(|left| place(items, left)).map_or(0, |part| part.items);
     let (mut rest, mut fresh) = (&items[placed..], 0);
     while !rest.is_empty() {
         let part = place(rest, SpaceLeft::of_empty(space)).expect("an item fits into an empty segment");
@@ -310,7 +310,7 @@ mod tests {
     };
 
     /// Behind `at`, nothing in the summary yet.
-    fn room(at: usize) -> SpaceLeft {
+    fn left(at: usize) -> SpaceLeft {
         SpaceLeft::new(SPACE, at, 0)
     }
 
@@ -363,7 +363,7 @@ mod tests {
     fn a_small_append_is_packed() {
         let data = vec![1; 4096];
         let batch = prepare(&[Op::Write { lba: Lba(0), data: &data }]);
-        let part = place(&batch.items, room(512)).unwrap();
+        let part = place(&batch.items, left(512)).unwrap();
         assert_eq!(part, Placement { items: 1, payload: 592, end: 592 + 4096 });
     }
 
@@ -375,7 +375,7 @@ mod tests {
         let many: Vec<_> = (0..4).map(|chunk| Op::Write { lba: Lba(chunk * 32), data: &data }).collect();
         let part = place(
             &prepare(&many).items,
-            SpaceLeft { space: Space { segment_bytes: 1 << 20, ..SPACE }, ..room(512) },
+            SpaceLeft { space: Space { segment_bytes: 1 << 20, ..SPACE }, ..left(512) },
         );
         let part = part.unwrap();
         assert_eq!(part, Placement { items: 4, payload: 4096, end: 4096 + 4 * 16384 });
@@ -386,7 +386,7 @@ mod tests {
             Op::Write { lba: Lba(64), data: &odd },
         ];
         let batch = prepare(&mixed);
-        let part = place(&batch.items, room(512)).unwrap();
+        let part = place(&batch.items, left(512)).unwrap();
         assert_eq!(part, Placement { items: 3, payload: 608, end: 608 + 16384 + 2 * 5008 });
         assert_eq!(payload_order(&batch.items).collect::<Vec<_>>(), [1, 0, 2]);
     }
@@ -396,19 +396,19 @@ mod tests {
         let data = vec![1; 8 * 16384];
         let batch = prepare(&[Op::Write { lba: Lba(0), data: &data }]);
         assert_eq!(segments_needed(&batch.items, None, SPACE), 3);
-        assert_eq!(segments_needed(&batch.items, Some(room(512)), SPACE), 2);
-        assert_eq!(segments_needed(&batch.items, Some(room(48 << 10)), SPACE), 3);
+        assert_eq!(segments_needed(&batch.items, Some(left(512)), SPACE), 2);
+        assert_eq!(segments_needed(&batch.items, Some(left(48 << 10)), SPACE), 3);
         assert_eq!(segments_needed(&[], None, SPACE), 0);
-        assert!(place(&batch.items, room(48 << 10)).is_none());
+        assert!(place(&batch.items, left(48 << 10)).is_none());
     }
 
     /// The result of cutting `items` when there is space for this many bytes of payload, and the entry of a part.
     fn cut<'a>(items: &[Item<'a>], bytes: usize) -> Vec<Item<'a>> {
         const ENTRY_BYTES: usize = 10;
         let end = (SPACE.segment_bytes - SUMMARY_BYTES - SUMMARY_RECORD_BYTES_MAX - ENTRY_BYTES) / 512 * 512;
-        let room = room(end - bytes - RECORD_HEADER_BYTES - ENTRY_BYTES);
-        let cut = cut_to_fit(items, room);
-        let fit = place(&cut, room).map_or(0, |part| part.items);
+        let left = left(end - bytes - RECORD_HEADER_BYTES - ENTRY_BYTES);
+        let cut = cut_to_fit(items, left);
+        let fit = place(&cut, left).map_or(0, |part| part.items);
         assert_eq!(fit, usize::from(cut.len() > items.len()), "the first part fits, nothing else does");
         cut.into_owned()
     }
@@ -417,8 +417,8 @@ mod tests {
     fn a_chunk_that_does_not_fit_is_cut_in_two() {
         let data: Vec<u8> = (0..2 * CHUNK_BYTES as u32).map(|at| (at * 31 / 7) as u8 | 1).collect();
         let batch = prepare(&[Op::Write { lba: Lba(64), data: &data }]);
-        for (room, sectors) in [(16368, 30), (12288, 24), (10000, 19), (1536, 3), (1024, 2)] {
-            let items = cut(&batch.items, room);
+        for (left, sectors) in [(16368, 30), (12288, 24), (10000, 19), (1536, 3), (1024, 2)] {
+            let items = cut(&batch.items, left);
             let ranges: Vec<_> = items.iter().map(Item::range).collect();
             assert_eq!(ranges, [64..64 + sectors, 64 + sectors..96, 96..128]);
             assert_eq!(items.iter().map(|item| item.payload).collect::<Vec<_>>().concat(), data);
@@ -427,7 +427,7 @@ mod tests {
         assert_eq!(cut(&batch.items, 1008), batch.items, "a part would be too small");
         let part = prepare(&[Op::Write { lba: Lba(64), data: &data[..CHUNK_BYTES - SECTOR] }]);
         assert_eq!(cut(&part.items, 10000), part.items, "it is not a whole chunk");
-        let fitting = cut_to_fit(&batch.items, room(512));
+        let fitting = cut_to_fit(&batch.items, left(512));
         assert!(matches!(fitting, Cow::Borrowed(items) if items == batch.items));
     }
 

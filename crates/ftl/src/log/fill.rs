@@ -78,7 +78,7 @@ impl RecordSpace {
             let completes = part.fill(|mut out| {
                 while !out.is_empty() {
                     if source.is_empty() {
-                        source = sources.next().expect("as much room as the record takes");
+                        source = sources.next().expect("as much space as the record takes");
                     }
                     let (now, later) = out.split_at_mut(source.len().min(out.len()));
                     copy_past_cache(now, &source[..now.len()]);

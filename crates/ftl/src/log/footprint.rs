@@ -23,14 +23,14 @@ use crate::{
 
 impl Log {
     /// The wished number of segments: those that may be in use, and those that must be free beside them.
-    pub(crate) fn wished_segments(&self) -> usize {
+    pub(crate) fn target_segments(&self) -> usize {
         let wished = self.space.wished(self.footprint, self.live_cost);
         (wished + self.left_by(Claim::Fresh)).min(self.space.segments)
     }
 
     /// The same as `space`, as if the device had only the wished segments.
-    pub(crate) fn wished_space(&self) -> Space {
-        Space { segments: self.wished_segments(), ..self.space }
+    pub(crate) fn target_space(&self) -> Space {
+        Space { segments: self.target_segments(), ..self.space }
     }
 
     /// Segments beyond which writers pay for what they add (invariant 2).
@@ -40,7 +40,7 @@ impl Log {
 
     /// Lowers the limit as far as invariant 2 allows.
     pub(crate) fn move_limit(&mut self) {
-        let wished = self.wished_space();
+        let wished = self.target_space();
         let in_use = self.space.segments - self.free().len();
         let kept = self.left_by(Claim::Fresh) + wished.ahead(self.live_cost);
         self.limit = wished.segments.max(self.limit.min(in_use + kept));

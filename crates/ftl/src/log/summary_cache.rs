@@ -81,7 +81,7 @@ mod tests {
         let (first, rest) = lives.split_first().unwrap();
         assert!(
             kept(&first) && !rest.iter().all(|life| kept(&life)),
-            "the room is for some of {}",
+            "the space is for some of {}",
             lives.len()
         );
         let reads = store.volume.device().stats().reads;

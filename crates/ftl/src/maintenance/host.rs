@@ -17,19 +17,19 @@ impl Maintenance {
     /// Untouched segments that should be made ready now.
     pub(crate) fn to_make_ready(&self, log: &Log) -> usize {
         let at_once =
-            (READY_BYTES / self.volume.space().segment_bytes).min(log.wished_segments() / 16).max(1);
+            (READY_BYTES / self.volume.space().segment_bytes).min(log.target_segments() / 16).max(1);
         if !self.volume.is_sparse() || self.host.gave_up(log.touched()) || 2 * log.free().touched() > at_once
         {
             return 0;
         }
         let spare = log.free().len().saturating_sub(log.left_by(Claim::Fresh) + self.ahead(log));
-        let wished = log.wished_segments().saturating_sub(log.touched());
+        let wished = log.target_segments().saturating_sub(log.touched());
         at_once.min(spare).min(wished).min(log.free().untouched())
     }
 
     /// Free segments that should be given back to the host now.
     pub(crate) fn to_release(&self, log: &Log) -> usize {
-        let wished = log.wished_segments();
+        let wished = log.target_segments();
         match log.touched() > wished + wished / 8 + log.swing() {
             true => self.to_release_all(log),
             false => 0,
@@ -38,9 +38,9 @@ impl Maintenance {
 
     /// The same, if the store is not used soon.
     fn to_release_all(&self, log: &Log) -> usize {
-        let beyond = log.touched().saturating_sub(log.wished_segments());
-        let have_room = log.free().touched();
-        if self.volume.is_sparse() { beyond.min(have_room) } else { 0 }
+        let beyond = log.touched().saturating_sub(log.target_segments());
+        let have_space = log.free().touched();
+        if self.volume.is_sparse() { beyond.min(have_space) } else { 0 }
     }
 
     /// Makes untouched segments ready. The maintenance lock is held.

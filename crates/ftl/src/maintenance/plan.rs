@@ -94,19 +94,19 @@ impl Maintenance {
     /// Free segments beyond the reserves before work is due, and dead ones for which a flush is due. All
     /// of them are space that garbage cannot use.
     pub(crate) fn ahead(&self, log: &Log) -> usize {
-        log.wished_space().ahead(log.live_cost())
+        log.target_space().ahead(log.live_cost())
     }
 
     /// Segments that a checkpoint should free, so that its own bytes are few compared with theirs. Waiting for more
     /// would leave so much less space for garbage that collection costs more than is saved.
     fn pace(&self, log: &Log) -> usize {
-        (log.wished_segments() / 128).max(2)
+        (log.target_segments() / 128).max(2)
     }
 
     /// Dead segments for which retained summaries are written: the bytes of these are few in any case, so waiting for
     /// several segments only shares the two syncs.
     fn worth_retaining(&self, log: &Log) -> usize {
-        (log.wished_segments() / 512).max(2)
+        (log.target_segments() / 512).max(2)
     }
 
     /// Whether retained summaries are cheaper than a checkpoint: until they have taken half the bytes of a checkpoint
@@ -148,7 +148,7 @@ impl Maintenance {
     }
 
     fn is_short(&self, log: &Log) -> bool {
-        log.free_within(log.wished_segments()) < self.low_water(log)
+        log.free_within(log.target_segments()) < self.low_water(log)
     }
 
     /// The work that is due on the host's space for the store.
@@ -171,7 +171,7 @@ impl Maintenance {
         if self.checkpoint_due(log) {
             return Some(Plan::Checkpoint);
         }
-        let missing = self.low_water(log).saturating_sub(log.free_within(log.wished_segments()));
+        let missing = self.low_water(log).saturating_sub(log.free_within(log.target_segments()));
         let plan = (missing > 0).then(|| self.plan(log, map, collecting, missing)).flatten();
         let Some(plan) = plan else { return self.plan_for_host(log) };
         // Nearly full segments are left to writers that really need them: moving them ahead of time

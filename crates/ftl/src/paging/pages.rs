@@ -51,8 +51,8 @@ impl PagedMap {
         (self.faults.load(Ordering::Relaxed), self.evictions.load(Ordering::Relaxed))
     }
 
-    /// See [`crate::Ftl::bring_in`].
-    pub(crate) fn bring_in(&self, ranges: &[Range<Lba>]) -> Result<ResidentLeaves> {
+    /// See [`crate::Ftl::load_leaves`].
+    pub(crate) fn load_leaves(&self, ranges: &[Range<Lba>]) -> Result<ResidentLeaves> {
         let ranges = merged(ranges.iter().map(|range| range.start.0..range.end.0).collect());
         Ok(ResidentLeaves { _leaves: self.fault_in(&ranges)? })
     }

@@ -82,7 +82,7 @@ impl Ftl {
     }
 
     /// As [`Ftl::write_batch`], for callers that hold locks which must not wait for reads: none, and nothing is done,
-    /// if a part of the map must be read first. Then release the locks and [`Ftl::bring_in`] the ranges that the batch
+    /// if a part of the map must be read first. Then release the locks and [`Ftl::load_leaves`] the ranges that the batch
     /// changes. It may still wait for space.
     ///
     /// # Errors
@@ -162,7 +162,7 @@ impl Ftl {
         Ok(self.store.base.pages.with_map(|map| map.live_in(range.start.0..range.end.0))?.bytes)
     }
 
-    /// As [`Ftl::allocated`], without a read from the device; `None` if that would take one. Then [`Ftl::bring_in`]
+    /// As [`Ftl::allocated`], without a read from the device; `None` if that would take one. Then [`Ftl::load_leaves`]
     /// both ends of the range.
     pub fn allocated_in_memory(&self, range: Range<Lba>) -> Option<u64> {
         Some(self.store.base.pages.in_memory(|map| map.live_in(range.start.0..range.end.0))?.bytes)
@@ -248,8 +248,8 @@ impl Ftl {
     ///
     /// # Errors
     /// As [`Ftl::mapped`].
-    pub fn bring_in(&self, ranges: &[Range<Lba>]) -> Result<ResidentLeaves> {
-        self.store.base.pages.bring_in(ranges)
+    pub fn load_leaves(&self, ranges: &[Range<Lba>]) -> Result<ResidentLeaves> {
+        self.store.base.pages.load_leaves(ranges)
     }
 
     /// Largest batch that this store takes, in bytes: payload and 200 bytes per chunk or trim.

@@ -35,7 +35,7 @@ impl Store {
             allocated_bytes: total.bytes,
             store_bytes: (segments - free) * segment_bytes,
             touched_bytes: log.touched() as u64 * segment_bytes,
-            wished_bytes: log.wished_segments() as u64 * segment_bytes,
+            target_bytes: log.target_segments() as u64 * segment_bytes,
             live_bytes: Space::cost(total),
             live_limit_bytes: log.limits().grow,
             extents: total.extents,

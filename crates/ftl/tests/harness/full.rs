@@ -218,7 +218,7 @@ impl Full {
 
     /// The same, without a copy, and without recording it in the history.
     pub(crate) fn go_on(&self, one_use: &Use, seed: u64) {
-        let _told = ToldOnPanic(self, Some((one_use, seed)));
+        let _told = ReportedOnPanic(self, Some((one_use, seed)));
         if let End::CutOpen(ops) = one_use.end {
             self.device.set_cut_after(ops);
         }
@@ -330,7 +330,7 @@ impl Full {
     /// Asserts, on a copy, that the store is not stuck: it opens, collection can begin, and trims and overwrites of the
     /// same size are accepted.
     pub(crate) fn assert_goes_on(&self, seed: u64) -> Stats {
-        let _told = ToldOnPanic(self, None);
+        let _told = ReportedOnPanic(self, None);
         let copy = self.fork(seed);
         let ftl = copy.open().unwrap_or_else(|error| panic!("opening: {error}"));
         let stats = ftl.stats();
@@ -387,9 +387,9 @@ impl fmt::Debug for Full {
 }
 
 /// On a panic, prints the history of the store and the use in which the failure occurred.
-struct ToldOnPanic<'a>(&'a Full, Option<(&'a Use, u64)>);
+struct ReportedOnPanic<'a>(&'a Full, Option<(&'a Use, u64)>);
 
-impl Drop for ToldOnPanic<'_> {
+impl Drop for ReportedOnPanic<'_> {
     fn drop(&mut self) {
         if thread::panicking() {
             eprintln!("{:?}in {:?}", self.0, self.1);

@@ -266,7 +266,7 @@ impl Run {
     pub(crate) fn compare(&mut self, ftl: &Ftl) {
         assert_sound(ftl);
         let probe = [Op::Write { lba: PROBE, data: &[1; SECTOR] }];
-        let last = ftl.write_batch(&probe, Stream::Data).expect("room for the probe").0 - 1;
+        let last = ftl.write_batch(&probe, Stream::Data).expect("space for the probe").0 - 1;
         let accepted = self.flushed + self.since.len() as u64;
         assert!(last >= self.flushed, "flushed batches are lost: {last} of {}", self.flushed);
         assert!(last <= accepted, "batches appeared: {last} of {accepted}");

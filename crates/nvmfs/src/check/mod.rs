@@ -65,7 +65,7 @@ impl Report {
     }
 }
 
-/// See [`crate::Nvmfs::check_told`].
+/// See [`crate::Nvmfs::check_reporting`].
 pub(crate) fn check(inodes: &Inodes, depth: CheckDepth, progress: OnProgress<'_>) -> Result<Report> {
     let below = inodes.volume().ftl().check_with_progress(depth, &mut *progress)?;
     let mut report = Report {

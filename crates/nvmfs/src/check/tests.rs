@@ -430,7 +430,7 @@ fn it_takes_few_reads() {
     let vfs = open();
     let before = device.stats().reads;
     let mut told = Vec::new();
-    let report = vfs.check_told(CheckDepth::Payload, |progress| told.push(progress)).unwrap();
+    let report = vfs.check_reporting(CheckDepth::Payload, |progress| told.push(progress)).unwrap();
     let reads = device.stats().reads - before;
     assert!(report.is_clean() && report.files == FILES, "{report:?}");
     assert!(reads < FILES / 10, "{reads} reads for {FILES} files");

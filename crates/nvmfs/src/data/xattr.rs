@@ -48,7 +48,7 @@ impl Data {
             let permissions = change(&mut xattrs)?;
             let bytes = encode_xattrs(&xattrs);
             if bytes.len() > XATTR_BYTES_MAX {
-                return Err(Refusal::NoRoom.into());
+                return Err(Refusal::NoSpace.into());
             }
             let mut is_newest = false;
             self.inodes.change_nodes(std::slice::from_ref(node), |locked| {

@@ -53,7 +53,7 @@ impl Inodes {
             match attempt()? {
                 Attempt::Done(done) => return Ok(done),
                 Attempt::Changed => {}
-                Attempt::Absent(sectors) => leaves.push(self.volume.ftl().bring_in(&sectors)?),
+                Attempt::Absent(sectors) => leaves.push(self.volume.ftl().load_leaves(&sectors)?),
                 Attempt::Checking => drop(self.structure.read()),
             }
         }

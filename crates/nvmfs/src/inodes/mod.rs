@@ -141,7 +141,7 @@ impl Inodes {
             .iter()
             .map(|node| node.ino.region())
             .flat_map(|region| [region.start..Lba(region.start.0 + 1), Lba(region.end.0 - 1)..region.end]);
-        let _ = self.volume.ftl().bring_in(&ends.collect::<Vec<_>>());
+        let _ = self.volume.ftl().load_leaves(&ends.collect::<Vec<_>>());
         for node in &nodes {
             if let Ok(index) = stored.binary_search_by_key(&node.ino.inode_lba(), |(lba, _)| *lba) {
                 // Damage is reported to the operation that needs the inode.

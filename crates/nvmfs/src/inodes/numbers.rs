@@ -64,7 +64,7 @@ impl Inodes {
                 }
             }
         }
-        Err(Refusal::NoRoom.into())
+        Err(Refusal::NoSpace.into())
     }
 }
 

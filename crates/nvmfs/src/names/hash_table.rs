@@ -77,7 +77,7 @@ pub(crate) fn search(buckets: &impl Buckets, name: &[u8], hash: u64) -> Result<S
             Slot::Entry(_) => {}
         }
     }
-    free.map(|free| Search::Absent { free }).ok_or(Refusal::NoRoom.into())
+    free.map(|free| Search::Absent { free }).ok_or(Refusal::NoSpace.into())
 }
 
 /// Decides how to remove the entry in `bucket` while, in the same batch, `filled` gets one.

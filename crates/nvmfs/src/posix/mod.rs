@@ -452,7 +452,7 @@ impl Posix {
     ///
     /// # Errors
     /// [`Refusal::Exists`], [`Refusal::NoAttribute`], [`Refusal::AttributeName`],
-    /// [`Refusal::AttributeTooLarge`], [`Refusal::NoRoom`], [`Refusal::NotSupported`].
+    /// [`Refusal::AttributeTooLarge`], [`Refusal::NoSpace`], [`Refusal::NotSupported`].
     pub fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
         self.layers.data.setxattr(ino, name, value, mode)
     }

@@ -20,14 +20,14 @@ impl Nvmfs {
     /// # Errors
     /// Only failures of the check itself. All findings are in the report.
     pub fn check(&self, depth: CheckDepth) -> Result<Report> {
-        self.check_told(depth, |_| {})
+        self.check_reporting(depth, |_| {})
     }
 
     /// As [`Nvmfs::check`], and periodically reports progress. `report` must not use the file system.
     ///
     /// # Errors
     /// As [`Nvmfs::check`].
-    pub fn check_told(&self, depth: CheckDepth, mut report: impl FnMut(Progress)) -> Result<Report> {
+    pub fn check_reporting(&self, depth: CheckDepth, mut report: impl FnMut(Progress)) -> Result<Report> {
         check::check(self.layers.inodes(), depth, &mut report)
     }
 }

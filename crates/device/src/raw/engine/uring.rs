@@ -141,12 +141,12 @@ struct Waiting {
 impl Waiting {
     /// The next one that may go.
     fn next(&mut self) -> Option<Request> {
-        let has_room = self.writing_bytes < WRITING_BYTES_MAX;
-        let held = if has_room { self.held.pop_front() } else { None };
+        let has_space = self.writing_bytes < WRITING_BYTES_MAX;
+        let held = if has_space { self.held.pop_front() } else { None };
         let next = held.or_else(|| {
             loop {
                 let request = self.arrived.pop_front()?;
-                if has_room || request.written_bytes() == 0 {
+                if has_space || request.written_bytes() == 0 {
                     return Some(request);
                 }
                 self.held.push_back(request);
@@ -245,7 +245,7 @@ impl Ring {
         // accessed where the kernel writes, until the kernel has completed the entry. Its length is at most that of the
         // memory.
         let pushed = unsafe { self.ring.submission().push(&entry) };
-        pushed.expect("invariant 2: the submission queue has room");
+        pushed.expect("invariant 2: the submission queue has space");
     }
 
     /// Submits the pushed entries, waits for a completion, and ends the completed requests.

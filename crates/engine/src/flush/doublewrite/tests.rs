@@ -117,7 +117,7 @@ fn options() -> StoreOptions {
 
 /// Otherwise replay would pass over the changes that it lacks.
 #[test]
-fn an_image_older_than_one_that_landed_is_not_put_back() {
+fn an_image_older_than_one_on_the_device_is_not_put_back() {
     let (vfs, store, table, _) = written_twice(&options());
     let name = table.space().name();
     drop((table, store));
@@ -131,7 +131,7 @@ fn an_image_older_than_one_that_landed_is_not_put_back() {
 }
 
 #[test]
-fn a_page_older_than_its_image_that_landed_is_damaged() {
+fn a_page_older_than_its_image_on_the_device_is_damaged() {
     let (vfs, store, table, older) = written_twice(&options());
     put(&store, &table, 3);
     let name = table.space().name();
