@@ -16,6 +16,10 @@ lacuna_mutants::breakable_rules! {
     CheckpointsSynced = "checkpoints-synced",
     /// A commit returns when it is durable.
     CommitSyncs = "commit-syncs",
+    /// With relaxed durability the log is synced once the interval has passed.
+    RelaxedSyncs = "relaxed-syncs",
+    /// And not before.
+    RelaxedWaits = "relaxed-waits",
     /// The history that a view needs is kept (undo invariant 4).
     HistoryKept = "history-kept",
     /// While purge frees pages of an undo slot, no other thread does (slots invariant 3).

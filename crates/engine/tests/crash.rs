@@ -12,6 +12,7 @@ mod edited;
 mod rigs;
 
 use std::{
+    cell::{Cell, RefCell},
     collections::BTreeMap,
     num::NonZeroU64,
     ops::{Bound, ControlFlow},
@@ -23,7 +24,7 @@ use edited::edited;
 use lacuna_engine::{
     Algorithm, Direction, Doublewrite, Durability, Error, Store, StoreOptions, Table, TableOptions, Txn,
 };
-use lacuna_sim::{SeededRng, SimVfs, for_each_seed};
+use lacuna_sim::{CutTally, SeededRng, SimVfs, for_each_seed};
 use rigs::{Flash, Rig};
 
 const TABLES: [&str; 3] = ["plain", "compressed", "row"];
@@ -69,8 +70,23 @@ fn random_kinds(rng: &mut SeededRng) -> [TableOptions; 3] {
 }
 
 fn recover(rig: &dyn Rig, rng: &mut SeededRng, options: &StoreOptions, kinds: [TableOptions; 3]) -> Store {
+    recover_noting(rig, rng, options, kinds, &RefCell::default())
+}
+
+/// The same; notes each cut while the store is opened.
+fn recover_noting(
+    rig: &dyn Rig,
+    rng: &mut SeededRng,
+    options: &StoreOptions,
+    kinds: [TableOptions; 3],
+    tally: &RefCell<CutTally>,
+) -> Store {
     rigs::recover(rig, rng, |vfs| {
-        let store = Store::open(vfs, options.clone())?;
+        let opened = Store::open(vfs, options.clone());
+        if opened.is_err() && rig.is_off() {
+            tally.borrow_mut().note("recovery");
+        }
+        let store = opened?;
         for (name, kind) in TABLES.iter().zip(kinds) {
             if store.table(name)?.is_none() {
                 store.create_table(name, kind)?;
@@ -206,22 +222,28 @@ fn delete_some(
     Ok(())
 }
 
-/// Runs transactions until the power is cut, or the VFS fails. `states` are all states that a crash may leave now.
+/// Runs transactions until the power is cut, or the VFS fails. `states` are all states that a crash may leave now, and
+/// `place` what is being done.
 fn run_until_cut(
     rig: &dyn Rig,
     store: &Store,
     rng: &mut SeededRng,
     durability: Durability,
     states: &mut Vec<Model>,
+    place: &Cell<&'static str>,
 ) {
     let tables = tables(store);
     let mut snapshots = Snapshots::default();
     for _ in 0..20_000 {
         let now = states.last().expect("a state").clone();
         let mut after = now.clone();
+        place.set("snapshot");
         let looked = snapshots.play(store, &tables, &now, rng);
         let mut txn = store.begin();
-        let mut outcome = looked.and_then(|()| change(&mut txn, &tables, b"", rng, &mut after));
+        let mut outcome = looked.and_then(|()| {
+            place.set("change");
+            change(&mut txn, &tables, b"", rng, &mut after)
+        });
         if matches!(outcome, Err(Error::Full { .. })) {
             if now.is_empty() {
                 return rig.set_cut_after(0); // nothing will happen any more
@@ -236,12 +258,15 @@ fn run_until_cut(
         }
         if outcome.is_ok() && rng.chance(10) {
             // Pages with changes that are not committed, nor even logged, may be due.
+            place.set("step in a transaction");
             outcome = store.step().map(drop);
             rig.upkeep(rng);
         }
         if outcome.is_ok() && rng.chance(15) {
+            place.set("rollback");
             outcome = txn.rollback();
         } else if outcome.is_ok() {
+            place.set("commit");
             outcome = txn.commit();
             match outcome {
                 Ok(()) if durability == Durability::Sync => *states = vec![after],
@@ -255,14 +280,19 @@ fn run_until_cut(
             return;
         }
         if rng.chance(10) {
+            place.set("upkeep");
             rig.upkeep(rng);
         }
         if rng.below(1000) < 5 {
             rig.fail(rng);
         }
         let upkeep = match rng.below(40) {
-            0..3 => store.step().map(|_| ()),
+            0..3 => {
+                place.set("step");
+                store.step().map(|_| ())
+            }
             3 => {
+                place.set("checkpoint");
                 let done = store.checkpoint();
                 if done.is_ok() {
                     states.drain(..states.len() - 1);
@@ -279,19 +309,40 @@ fn run_until_cut(
     panic!("the power was never cut");
 }
 
-fn crash_case(rig: &dyn Rig, seed: u64, doublewrite: Doublewrite) {
-    crash_case_beside(rig, seed, doublewrite, |_| {});
+fn crash_case(rig: &dyn Rig, seed: u64, doublewrite: Doublewrite, tally: &RefCell<CutTally>) {
+    crash_case_beside(rig, seed, doublewrite, tally, |_| {});
+}
+
+/// Runs `case` for `cases` seeds, and demands so many cuts in each of `places`: half of what they are.
+fn matrix(cases: u64, places: &[(&str, u64)], case: impl Fn(u64, &RefCell<CutTally>)) {
+    let (tally, mut done) = (RefCell::default(), 0);
+    for_each_seed(cases, |seed| {
+        case(seed, &tally);
+        done += 1;
+    });
+    let tally: CutTally = tally.into_inner();
+    eprintln!("{done} cases, cuts in\n{tally}");
+    if done >= cases {
+        tally.assert_each(places);
+    }
 }
 
 /// `join` is called with each store before work begins on it.
-fn crash_case_beside(rig: &dyn Rig, seed: u64, doublewrite: Doublewrite, join: impl Fn(&Store)) {
+fn crash_case_beside(
+    rig: &dyn Rig,
+    seed: u64,
+    doublewrite: Doublewrite,
+    tally: &RefCell<CutTally>,
+    join: impl Fn(&Store),
+) {
+    let place = Cell::new("nothing");
     let mut rng = SeededRng::new(seed);
     let kinds = random_kinds(&mut rng);
     let mut states = vec![Model::new()];
     for round in 0..ROUNDS {
         let mut options = options(&mut rng);
         options.doublewrite = doublewrite;
-        let store = recover(rig, &mut rng, &options, kinds);
+        let store = recover_noting(rig, &mut rng, &options, kinds, tally);
         let found = read_all(&store);
         let survived = states.iter().position(|state| *state == found);
         assert!(
@@ -306,15 +357,19 @@ fn crash_case_beside(rig: &dyn Rig, seed: u64, doublewrite: Doublewrite, join: i
         join(&store);
         let ops_max = [30, 300, 1500][rng.below(3) as usize];
         rig.set_cut_after(1 + rng.below(ops_max));
-        run_until_cut(rig, &store, &mut rng, options.durability, &mut states);
+        run_until_cut(rig, &store, &mut rng, options.durability, &mut states, &place);
+        if rig.is_off() {
+            tally.borrow_mut().note(place.get());
+        }
     }
 }
 
 #[test]
 fn power_cuts_on_flash_lose_no_commit() {
-    for_each_seed(120, |seed| {
+    let places = [("commit", 86), ("step", 3), ("checkpoint", 6), ("upkeep", 17), ("recovery", 14)];
+    matrix(120, &places, |seed, tally| {
         let doublewrite = if seed % 5 == 0 { Doublewrite::On } else { Doublewrite::Auto };
-        crash_case(&Flash::new(seed, false), seed, doublewrite);
+        crash_case(&Flash::new(seed, false), seed, doublewrite, tally);
     });
 }
 
@@ -329,13 +384,21 @@ fn power_cuts_on_full_flash_lose_no_commit() {
         recover(&rig, &mut rng, &options, tables).close().expect("close");
         rig.power_cycle();
         rig.fill_up_to(1 << 20 << (seed % 3));
-        crash_case(&rig, seed, Doublewrite::Auto);
+        crash_case(&rig, seed, Doublewrite::Auto, &RefCell::default());
     });
 }
 
 #[test]
 fn power_cuts_on_a_directory_lose_no_commit() {
-    for_each_seed(150, |seed| crash_case(&SimVfs::new(seed), seed, Doublewrite::Auto));
+    let places = [
+        ("change", 13),
+        ("step in a transaction", 17),
+        ("commit", 71),
+        ("step", 7),
+        ("checkpoint", 53),
+        ("recovery", 111),
+    ];
+    matrix(150, &places, |seed, tally| crash_case(&SimVfs::new(seed), seed, Doublewrite::Auto, tally));
 }
 
 /// The same with a second writer. Its pages are flushed between the write of others and their sync, and it then moves
@@ -344,7 +407,7 @@ fn power_cuts_on_a_directory_lose_no_commit() {
 fn power_cuts_beside_another_writer_lose_no_commit() {
     for_each_seed(100, |seed| {
         let rig = Beside::new(seed);
-        crash_case_beside(&rig, seed, Doublewrite::Auto, |store| rig.work_on(store));
+        crash_case_beside(&rig, seed, Doublewrite::Auto, &RefCell::default(), |store| rig.work_on(store));
         rig.heal();
     });
 }
@@ -468,7 +531,8 @@ fn images_name_writers_whose_end_may_be_lost() {
 fn a_directory_without_doublewrite_is_caught() {
     let caught = (1..=60).any(|seed| {
         let rig = SimVfs::new(seed);
-        let case = std::panic::AssertUnwindSafe(|| crash_case(&rig, seed, Doublewrite::Off));
+        let case =
+            std::panic::AssertUnwindSafe(|| crash_case(&rig, seed, Doublewrite::Off, &RefCell::default()));
         std::panic::catch_unwind(case).is_err()
     });
     assert!(caught, "60 cases without a torn page");

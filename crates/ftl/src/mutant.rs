@@ -48,6 +48,16 @@ lacuna_mutants::breakable_rules! {
     GrowthWipes = "growth-wipes",
     /// Opening restores collection's segments.
     OpeningRestores = "opening-restores",
+    /// The marks in replayed records count.
+    RecordsRaiseDurable = "records-raise-durable",
+    /// So do those that each of several readers finds.
+    ReadersRaiseDurable = "readers-raise-durable",
+    /// A checkpoint is due after so many bytes of log, however much space is free.
+    LogMakesCheckpoint = "log-makes-checkpoint",
+    /// Of two victims the older one is worth more.
+    AgeCounts = "age-counts",
+    /// Batches of different lifetimes have append points of their own.
+    LifetimesGroup = "lifetimes-group",
     /// A batch that makes the checkpoints' part grow leaves collection's part free (reserve invariant 2).
     GrowthLeavesCollection = "growth-leaves-collection",
     /// When unflushed changes are why segments are short, a flush is planned.

@@ -11,6 +11,7 @@ use crate::{
     maintenance::Maintenance,
     map::{Map, SharedMap},
     media::Volume,
+    mutant::{Rule, is_broken},
     paging::{Base, DIRTY_SHARE, PagedMap},
     sync::RwLockUpgradableReadGuard,
 };
@@ -127,7 +128,7 @@ impl Writer {
         if stream == Stream::Log {
             return AppendPoint::Log;
         }
-        let is_grouped = log.target_space().groups(log.live_cost());
+        let is_grouped = log.target_space().groups(log.live_cost()) && !is_broken(Rule::LifetimesGroup);
         let expected = if is_grouped { expected } else { Expected::UNKNOWN };
         let own = AppendPoint::Data(log.classes(map.total().bytes).class(expected));
         if log.missing_segments(map, own, &batch.items) == 0 {

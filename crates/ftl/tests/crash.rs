@@ -22,14 +22,14 @@ const CASES: u64 = 1000;
 /// Cuts that must then have fallen in each place.
 const CUTS_MIN: u64 = 50;
 
-fn matrix(load: Load, places: &[Place]) {
+fn matrix(load: Load, all: u64, places: &[Place]) {
     let (mut tally, mut cases) = (Tally::default(), 0);
-    for_each_seed(CASES, |seed| {
+    for_each_seed(all, |seed| {
         tally.add(&matrix::case(seed, load));
         cases += 1;
     });
     eprintln!("{load:?} batches, {cases} cases:\n{tally}");
-    if cases >= CASES {
+    if cases >= all {
         tally.assert_each(CUTS_MIN, places);
     }
 }
@@ -39,6 +39,7 @@ fn any_cut_leaves_a_prefix_that_holds_all_flushed_batches() {
     use Place::*;
     matrix(
         Load::Mixed,
+        CASES,
         &[
             Batch,
             Collection,
@@ -58,7 +59,18 @@ fn any_cut_leaves_a_prefix_that_holds_all_flushed_batches() {
 #[test]
 fn any_cut_among_batches_of_one_size_does() {
     use Place::*;
-    matrix(Load::Uniform, &[Batch, Collection, Checkpoint, WriteBack, Reuse, Sync, Recovery, Open, Growth]);
+    matrix(
+        Load::Uniform,
+        CASES,
+        &[Batch, Collection, Checkpoint, WriteBack, Reuse, Sync, Recovery, Open, Growth],
+    );
+}
+
+/// Stores of the others have one class of lifetime.
+#[test]
+fn any_cut_among_batches_of_several_lifetimes_does() {
+    use Place::*;
+    matrix(Load::Grouped, 200, &[Batch, Collection, Reuse, Sync, Recovery]);
 }
 
 /// The same short run, cut in each of its operations in turn.

@@ -5,7 +5,7 @@ mod harness;
 
 use std::{env, sync::Arc};
 
-use harness::{assert_sound, format};
+use harness::{SEGMENT_BYTES, assert_sound, format};
 use lacuna_device::{BlockDevice, MemDevice};
 use lacuna_ftl::{Error, Ftl, Lba, Op, Options, Stream};
 use lacuna_sim::{SeededRng, for_each_seed};
@@ -113,8 +113,11 @@ fn a_full_store_needs_no_flush_by_its_user() {
 /// one.
 #[test]
 fn whoever_misses_segments_for_what_is_unflushed_plans_a_flush() {
-    for background in [false, true] {
-        let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(2 << 20));
+    // Whether that decides depends on how many segments there are.
+    for (segments, background) in
+        (28..48).step_by(2).flat_map(|segments| [(segments, false), (segments, true)])
+    {
+        let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(segments * u64::from(SEGMENT_BYTES)));
         format(&device);
         let mut rng = SeededRng::new(3);
         let ftl = Ftl::open(device.clone(), Options { background, ..Options::default() }).unwrap();
@@ -123,13 +126,17 @@ fn whoever_misses_segments_for_what_is_unflushed_plans_a_flush() {
             (0..200).map(|n| Op::Trim { lba: Lba((1 << 40) + 2 * n), sectors: 1 }).collect();
         for round in 0..60 {
             let accepted = ftl.write_batch(&nothing, Stream::Data);
-            accepted.unwrap_or_else(|error| panic!("trims {round}: {error}; {:#?}", ftl.stats()));
+            accepted.unwrap_or_else(|error| {
+                panic!("{segments} segments, trims {round}: {error}; {:#?}", ftl.stats())
+            });
         }
         for number in 0..pages {
             let data = page(&mut rng, PAGE);
             let whole = Op::Write { lba: Lba(number * 32), data: &data };
             let accepted = ftl.write_batch(&[whole], Stream::Data);
-            accepted.unwrap_or_else(|error| panic!("page {number}: {error}; {:#?}", ftl.stats()));
+            accepted.unwrap_or_else(|error| {
+                panic!("{segments} segments, page {number}: {error}; {:#?}", ftl.stats())
+            });
         }
         assert_sound(&ftl);
     }

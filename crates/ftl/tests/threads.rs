@@ -2,10 +2,16 @@
 
 mod harness;
 
-use std::sync::Arc;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+    },
+    time::{Duration, Instant},
+};
 
 use harness::{Change, SEGMENT_BYTES, assert_sound, payload};
-use lacuna_device::{BlockDevice, MemDevice};
+use lacuna_device::{BlockDevice, DeviceStats, Geometry, MemDevice, Result};
 use lacuna_ftl::{FormatOptions, Ftl, Lba, Op, Options, SECTOR, Stream};
 use lacuna_sim::{SeededRng, for_each_seed};
 
@@ -79,25 +85,96 @@ fn threads_see_their_own_writes_while_segments_are_collected() {
     });
 }
 
+/// A device whose syncs wait, while it is held, until `batches` batches are written beside them.
+struct HeldSyncs {
+    device: MemDevice,
+    is_held: AtomicBool,
+    is_syncing: AtomicBool,
+    written: AtomicU64,
+    batches: u64,
+}
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Whether `condition` came true.
+fn comes_true(condition: impl Fn() -> bool) -> bool {
+    let since = Instant::now();
+    while !condition() && since.elapsed() < PATIENCE {
+        std::thread::yield_now();
+    }
+    condition()
+}
+
+impl BlockDevice for HeldSyncs {
+    fn geometry(&self) -> Geometry {
+        self.device.geometry()
+    }
+
+    fn name(&self) -> &str {
+        self.device.name()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.device.read_at(offset, buf)
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.device.write_at(offset, data)
+    }
+
+    fn sync(&self) -> Result<()> {
+        if self.is_held.load(SeqCst) {
+            self.is_syncing.store(true, SeqCst);
+            let is_written = comes_true(|| self.written.load(SeqCst) >= self.batches);
+            assert!(is_written, "writers wait for a flush");
+        }
+        self.device.sync()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        self.device.discard(offset, len)
+    }
+
+    fn stats(&self) -> DeviceStats {
+        self.device.stats()
+    }
+}
+
+/// While a flush waits for the device, others write and flush: the next flush, or the one after it, covers them all.
 #[test]
 fn concurrent_flushes_share_syncs() {
-    let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(64 << 20));
+    const OTHERS: u64 = 8;
+    let device = Arc::new(HeldSyncs {
+        device: MemDevice::new(64 << 20),
+        is_held: AtomicBool::new(false),
+        is_syncing: AtomicBool::new(false),
+        written: AtomicU64::new(0),
+        batches: OTHERS,
+    });
     Ftl::format(device.clone(), &FormatOptions::default()).unwrap();
-    let ftl = harness::open(&device);
-    let before = ftl.stats().flushes;
+    let ftl = Ftl::open(device.clone(), Options::default()).unwrap();
+    let write = |number: u64| {
+        let batch = [Op::Write { lba: Lba(number * 8), data: &[1; 4096] }];
+        ftl.write_batch(&batch, Stream::Log).unwrap();
+    };
+    let (flushes, syncs) = (ftl.stats().flushes, device.stats().syncs);
+    write(0);
+    device.is_held.store(true, SeqCst);
     std::thread::scope(|scope| {
-        for thread in 0..8 {
-            let ftl = &ftl;
+        let (ftl, device, write) = (&ftl, &device, &write);
+        scope.spawn(move || ftl.flush().unwrap());
+        assert!(comes_true(|| device.is_syncing.load(SeqCst)), "a flush syncs");
+        for number in 1..=OTHERS {
             scope.spawn(move || {
-                for round in 0..50 {
-                    let lba = Lba((thread * 50 + round) * 8);
-                    ftl.write_batch(&[Op::Write { lba, data: &[1; 4096] }], Stream::Log).unwrap();
-                    ftl.flush().unwrap();
-                }
+                write(number);
+                device.written.fetch_add(1, SeqCst);
+                ftl.flush().unwrap();
             });
         }
     });
-    assert!(ftl.stats().flushes - before <= 400);
+    let (flushes, syncs) = (ftl.stats().flushes - flushes, device.stats().syncs - syncs);
+    assert!((2..=3).contains(&flushes), "{flushes} flushes for {} callers", OTHERS + 1);
+    assert!((2..=3).contains(&syncs), "{syncs} syncs for {} callers", OTHERS + 1);
     // A flush with nothing new costs nothing.
     let syncs = device.stats().syncs;
     ftl.flush().unwrap();

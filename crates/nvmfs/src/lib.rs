@@ -53,7 +53,7 @@
 //!          format     bytes and addresses (pure)          error
 //! ```
 //!
-//! layers: error < format < volume < inodes < names, data < posix < check, salvage < vfs
+//! layers: mutant < error < format < volume < inodes < names, data < posix < check, salvage < vfs
 //!
 //! # Invariants
 //!
@@ -107,6 +107,11 @@ mod data;
 mod error;
 mod format;
 mod inodes;
+#[cfg(not(feature = "mutants"))]
+mod mutant;
+#[cfg(feature = "mutants")]
+#[doc(hidden)]
+pub mod mutant;
 mod names;
 pub mod posix;
 mod salvage;

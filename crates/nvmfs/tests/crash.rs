@@ -12,10 +12,13 @@ use history::{BALLAST, Change, Data, Model, Part, apply, ballast_change, random_
 use lacuna_device::{BlockDevice, Error, StreamHint, Vfs};
 use lacuna_ftl::Work;
 use lacuna_nvmfs::{CheckDepth, FormatOptions, Nvmfs};
-use lacuna_sim::{SeededRng, SimDevice, for_each_seed};
-use power::{CAPACITY, History, SEGMENT_BYTES, formatted, open, recover};
+use lacuna_sim::{CutTally, SeededRng, SimDevice, for_each_seed};
+use power::{CAPACITY, History, SEGMENT_BYTES, formatted, open, recover_noting};
 
 const ROUNDS: u64 = 4;
+const CASES: u64 = 200;
+/// Cuts that must then have fallen in each place: half of what they are.
+const CUTS_MIN: &[(&str, u64)] = &[("change", 102), ("Checkpoint", 145), ("sync", 151), ("recovery", 488)];
 
 fn is_power_cut(error: &Error) -> bool {
     matches!(error, Error::PowerCut | Error::Poisoned { .. })
@@ -43,25 +46,30 @@ fn add_ballast(vfs: &Nvmfs, rng: &mut SeededRng, history: &mut History<Model>) {
     vfs.sync().unwrap();
 }
 
-/// Changes the VFS until the power is cut; `upkeep_percent` of the steps do background work.
+/// Changes the VFS until the power is cut; `upkeep_percent` of the steps do background work. Returns what the
+/// cut fell in.
 fn run_until_cut(
     vfs: &Nvmfs,
     device: &SimDevice,
     rng: &mut SeededRng,
     history: &mut History<Model>,
     upkeep_percent: u64,
-) {
+) -> String {
     for _ in 0..10_000 {
         if rng.chance(10) {
             match vfs.sync() {
                 Ok(()) => history.synced(),
-                Err(error) => return assert!(device.is_off() && is_power_cut(&error), "{error}"),
+                Err(error) => {
+                    assert!(device.is_off() && is_power_cut(&error), "{error}");
+                    return "sync".into();
+                }
             }
         }
         if rng.chance(upkeep_percent) {
             let work = [Work::Due, Work::Gc, Work::Checkpoint][rng.below(3) as usize];
             if vfs.ftl().step(work).is_err() {
-                return assert!(device.is_off());
+                assert!(device.is_off());
+                return format!("{work:?}");
             }
         }
         let ballast_len = history.now().0[BALLAST].len() as u64;
@@ -78,18 +86,18 @@ fn run_until_cut(
             (Err(error), Ok(after)) => {
                 assert!(device.is_off() && is_power_cut(&error), "{change:?}: {error}");
                 history.states.push(after);
-                return;
+                return "change".into();
             }
             (Err(_), Err(_)) => {}
         }
         if device.is_off() {
-            return; // cut in work that the last change did not wait for
+            return "change".into(); // cut in work that the last change did not wait for
         }
     }
     panic!("the power was never cut");
 }
 
-fn crash_case(seed: u64) {
+fn crash_case(seed: u64, tally: &mut CutTally) {
     let mut rng = SeededRng::new(seed);
     let device = formatted(seed);
     let mut history = History { states: vec![Model::default()] };
@@ -99,9 +107,9 @@ fn crash_case(seed: u64) {
     for round in 0..ROUNDS {
         let ops_max = if rng.chance(50) { 40 } else { 400 };
         device.set_cut_after(1 + rng.below(ops_max));
-        run_until_cut(&vfs, &device, &mut rng, &mut history, upkeep_percent);
+        tally.note(run_until_cut(&vfs, &device, &mut rng, &mut history, upkeep_percent));
         drop(vfs);
-        vfs = recover(&device, &mut rng);
+        vfs = recover_noting(&device, &mut rng, tally);
 
         let found = Model::read(&vfs).unwrap();
         let Some(survived) = history.states.iter().position(|state| *state == found) else {
@@ -121,7 +129,15 @@ fn crash_case(seed: u64) {
 
 #[test]
 fn power_cuts_leave_a_prefix_of_the_operations() {
-    for_each_seed(200, crash_case);
+    let (mut tally, mut cases) = (CutTally::default(), 0);
+    for_each_seed(CASES, |seed| {
+        crash_case(seed, &mut tally);
+        cases += 1;
+    });
+    eprintln!("{cases} cases, cuts in\n{tally}");
+    if cases >= CASES {
+        tally.assert_each(CUTS_MIN);
+    }
 }
 
 #[test]

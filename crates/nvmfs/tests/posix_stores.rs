@@ -393,3 +393,23 @@ fn a_check_keeps_no_times_from_being_stored() {
     let stored = files.iter().filter(|ino| fs.getattr(**ino).unwrap().modified == at(5000)).count();
     assert!((4000..5000).contains(&stored), "{stored}");
 }
+
+/// Who holds number and generation of a removed file, such as an NFS client, must not get another one for it.
+#[test]
+fn a_number_that_returns_after_reopening_has_another_generation() {
+    let device = formatted(64 << 20);
+    let mut seen = Vec::new();
+    for start in [1000, 2000, 3000] {
+        SECONDS.set(start);
+        let vfs = open(&device);
+        let fs = vfs.posix();
+        let ino = file(&fs, "a");
+        let attr = fs.getattr(ino).unwrap();
+        seen.push((attr.ino, attr.generation));
+        fs.unlink(ROOT, b"a").unwrap();
+        vfs.close().unwrap();
+    }
+    assert!(seen.iter().all(|(ino, _)| *ino == seen[0].0), "the number returns: {seen:?}");
+    let generations: std::collections::BTreeSet<_> = seen.iter().map(|(_, generation)| generation).collect();
+    assert_eq!(generations.len(), 3, "{seen:?}");
+}

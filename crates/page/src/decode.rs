@@ -6,6 +6,7 @@ use crate::{
     format::{
         HEADER_BYTES, Header, MAGIC, PACKED, TRAILER, TRAILER_BYTES, VERSION, is_page_bytes, write_meta,
     },
+    mutant::{Rule, is_broken},
 };
 
 /// Makes the body of a page, given whole, of its packed form; the error says why that is none. The input may be any
@@ -47,17 +48,17 @@ impl Decoder {
         }
         let stored = image.get(HEADER_BYTES..HEADER_BYTES + stored_bytes).ok_or(Error::Length)?;
         let found = header.checksum_with(stored);
-        if found != header.checksum.get() {
+        if found != header.checksum.get() && !is_broken(Rule::ChecksumAgrees) {
             return Err(Error::Checksum { expected: header.checksum.get(), found });
         }
         // From here on the bytes are those that an encoder made; a failure now is the encoder's mistake.
         let meta = header.meta();
-        if (meta.table, meta.page_no) != expect {
+        if (meta.table, meta.page_no) != expect && !is_broken(Rule::AddressAgrees) {
             return Err(Error::Misplaced { table: meta.table, page_no: meta.page_no });
         }
         let algorithm =
             Algorithm::try_from(header.algorithm).map_err(|_| Error::UnknownAlgorithm(header.algorithm))?;
-        if header.flags & PACKED != 0 {
+        if header.flags & PACKED != 0 && !is_broken(Rule::PackedIsNotPlain) {
             self.unpack(algorithm, stored, page)?;
         } else {
             let tail = page.len() - TRAILER_BYTES;

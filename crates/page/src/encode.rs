@@ -4,6 +4,7 @@ use crate::{
     Algorithm, Codec,
     codecs::Transforms,
     format::{HEADER_BYTES, Header, MAGIC, PACKED, TRAILER_BYTES, assert_page_bytes},
+    mutant::{Rule, is_broken},
 };
 
 /// The result of [`Encoder::encode`].
@@ -100,7 +101,7 @@ impl Encoder {
         assert!(sector > 0 && page.len().is_multiple_of(sector), "sector of {sector} bytes");
         assert!(out.len() >= page.len(), "image buffer is shorter than the page");
         // Where the longest image that still saves a sector ends.
-        let limit = page.len() - sector;
+        let limit = page.len() - if is_broken(Rule::ImagesSaveSectors) { 0 } else { sector };
         let space = out.get_mut(HEADER_BYTES..limit).unwrap_or_default();
         if space.is_empty() {
             return None;

@@ -55,6 +55,11 @@ mod format;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzz;
+#[cfg(not(feature = "mutants"))]
+mod mutant;
+#[cfg(feature = "mutants")]
+#[doc(hidden)]
+pub mod mutant;
 
 pub use algorithm::{Algorithm, Codec, UnknownAlgorithm};
 pub use block::{

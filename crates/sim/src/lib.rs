@@ -9,6 +9,7 @@
 //!   any VFS, [`unreadable`] makes byte ranges of a device fail.
 //! - [`forge`] changes stores behind their checksums, as an attacker would.
 //! - [`Watchdog`] and [`peak_memory_bytes`] limit what a test may take.
+//! - [`CutTally`] counts where power cuts fell, so that a matrix which misses a place fails.
 //! - [`mutation`] runs a test of a crate with one of its rules broken, and says whether an assertion noticed.
 //! - [`SeededRng`] is the only source of chance; [`for_each_seed`] runs a test for many seeds and names one that fails.
 //!
@@ -31,6 +32,7 @@ pub mod mutation;
 mod power;
 mod rng;
 mod seeds;
+mod tally;
 mod vfs;
 
 pub use before_reads::{BeforeReads, unreadable};
@@ -40,4 +42,5 @@ pub use hooked::{HookedVfs, Hooks};
 pub use limits::{Watchdog, peak_memory_bytes};
 pub use rng::SeededRng;
 pub use seeds::for_each_seed;
+pub use tally::CutTally;
 pub use vfs::SimVfs;

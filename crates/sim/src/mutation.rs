@@ -2,8 +2,8 @@
 //! notices.
 //!
 //! Each test runs in a process of its own, because a process breaks one rule at most. A rule counts as noticed only if
-//! an assertion of a test failed: the process ends with the exit code of the test harness, and a panic's place is in a
-//! file of tests. A signal, a test that waits for ever, a panic of the library alone and a test that does not exist are
+//! an assertion of a test failed, or one of the library that names an invariant: the process ends with the exit code of
+//! the test harness, and a panic's place is in a file of tests, or its message begins with "invariant". A signal, a test that waits for ever, a panic of the library alone and a test that does not exist are
 //! reported as what they are.
 
 use std::{
@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(600);
 pub enum Outcome {
     /// No assertion failed.
     Passed,
-    /// An assertion of the tests failed; where, and the first line of what it said.
+    /// An assertion of the tests failed, or the library's of an invariant; where, and the first line of what it said.
     Asserted(String),
     /// Anything else, which proves nothing.
     Otherwise(String),
@@ -84,7 +84,7 @@ fn judge(status: Option<ExitStatus>, said: &str) -> Outcome {
         };
     }
     let mut panics = panics(said);
-    match panics.clone().find(|(place, _)| is_of_tests(place)) {
+    match panics.clone().find(|(place, message)| is_of_tests(place) || message.starts_with("invariant ")) {
         Some((place, message)) if status.code() == Some(FAILED) => {
             Outcome::Asserted(format!("{place}: {message}"))
         }
@@ -156,6 +156,9 @@ mod tests {
         assert_eq!(judged(&format!("{of_test}; exit 101")), asserted);
         let of_library = panic("crates/ftl/src/log/mod.rs:7:5");
         assert_eq!(judged(&format!("{of_library}; {of_test}; exit 101")), asserted, "a thread's before it");
+        let of_invariant = of_library.replace("echo lost", "echo invariant 2 is lost");
+        let asserted = Outcome::Asserted("crates/ftl/src/log/mod.rs:7:5: invariant 2 is lost".into());
+        assert_eq!(judged(&format!("{of_invariant}; exit 101")), asserted);
         for other in [
             "exit 101",
             "kill -9 $$",

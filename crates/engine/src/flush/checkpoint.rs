@@ -15,7 +15,8 @@ impl Flusher {
     /// Syncs the log when [`crate::StoreOptions::relaxed_interval`] has passed; for stores with relaxed durability.
     pub(crate) fn sync_relaxed(&self) -> Result<()> {
         let mut synced = self.log_synced.lock();
-        if synced.elapsed() < self.options.relaxed_interval {
+        let is_early = synced.elapsed() < self.options.relaxed_interval && !is_broken(Rule::RelaxedWaits);
+        if is_early || is_broken(Rule::RelaxedSyncs) {
             return Ok(());
         }
         *synced = Instant::now();

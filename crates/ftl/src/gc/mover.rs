@@ -8,6 +8,7 @@ use crate::{
     log::{Journal, Log, State},
     map::{Map, SharedMap},
     media::Volume,
+    mutant::{Rule, is_broken},
     paging::{Base, PagedMap},
     read::Reader,
 };
@@ -33,6 +34,7 @@ impl Mover {
         let candidates = log.in_state(State::Sealed).filter(|segment| self.may_be_victim(log, map, *segment));
         let worth = |segment: SegNo| {
             let age = log.last_seq().0.saturating_sub(log.segment(segment).opened_seq.0) + 1;
+            let age = if is_broken(Rule::AgeCounts) { 1 } else { age };
             (segment, self.volume.space().worth(map.live(segment), age))
         };
         let mut candidates: Vec<_> = candidates.map(worth).collect();

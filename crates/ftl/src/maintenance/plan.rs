@@ -6,6 +6,7 @@ use crate::{
     gc::Collecting,
     log::{Claim, Log},
     map::Map,
+    mutant::{Rule, is_broken},
     paging::DIRTY_SHARE,
     space::{MAP_EXTENT_BYTES, Space},
 };
@@ -162,6 +163,7 @@ impl Maintenance {
     pub(super) fn checkpoint_due(&self, log: &Log) -> bool {
         let map_bytes = log.peak_weight() * MAP_EXTENT_BYTES as u64;
         log.checkpoints().log_bytes() >= LOG_BYTES_MIN.max(map_bytes * LOG_PER_MAP)
+            && !is_broken(Rule::LogMakesCheckpoint)
     }
 
     pub(super) fn due(&self, log: &mut Log, map: &Map, collecting: &mut Collecting) -> Option<Plan> {

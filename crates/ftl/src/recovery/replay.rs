@@ -108,7 +108,9 @@ impl LogContents {
     /// Adds a record that was read.
     fn note(&mut self, part: FoundRecord, root: &Root) {
         let header = part.record.header;
-        self.durable = self.durable.max(header.durable());
+        if !is_broken(Rule::RecordsRaiseDurable) {
+            self.durable = self.durable.max(header.durable());
+        }
         match header.kind {
             RecordKind::Batch if header.seq > root.start_seq => {
                 self.batches.entry(header.seq).or_default().push(part);
@@ -125,7 +127,9 @@ impl LogContents {
             self.batches.entry(seq).or_default().extend(parts);
         }
         self.moves.extend(other.moves);
-        self.durable = self.durable.max(other.durable);
+        if !is_broken(Rule::ReadersRaiseDurable) {
+            self.durable = self.durable.max(other.durable);
+        }
         self.end = self.end.max(other.end);
     }
 }

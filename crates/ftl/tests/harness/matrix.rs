@@ -14,6 +14,8 @@ use super::{
 
 /// 40 segments.
 const DEVICE_BYTES: u64 = 5 << 19;
+/// 160 segments: four classes of lifetime, and some for superblocks.
+const GROUPED_BYTES: u64 = 10 << 20;
 /// How often each segment was used, on average, when the cuts begin.
 const WRAPS: u64 = 3;
 const ROUNDS: u64 = 4;
@@ -31,6 +33,8 @@ pub(crate) enum Load {
     /// Writes of one size, and no discards: records of different lives of a segment lie at the same offsets, and stale
     /// bytes stay there.
     Uniform,
+    /// The same on a store that is large enough for classes of lifetime, and a small part is overwritten most often.
+    Grouped,
 }
 
 /// One store, its device, and the expected state.
@@ -56,8 +60,9 @@ pub(crate) struct Run {
 impl Run {
     pub(crate) fn new(seed: u64, load: Load) -> Run {
         let block = if seed.is_multiple_of(4) { 4096 } else { 512 };
+        let bytes = if load == Load::Grouped { GROUPED_BYTES } else { DEVICE_BYTES };
         let device =
-            Watch::new(SimDevice::with_block_bytes(DEVICE_BYTES, block, seed), (seed / 5).is_multiple_of(3));
+            Watch::new(SimDevice::with_block_bytes(bytes, block, seed), (seed / 5).is_multiple_of(3));
         format(&(device.clone() as Arc<dyn BlockDevice>));
         let mut run = Run {
             device,
@@ -72,8 +77,9 @@ impl Run {
             footprint: Footprint::Live { percent: [133, 200][(seed / 2 % 2) as usize], plus_bytes: 0 },
         };
         let limit = run.open().expect("a new store").stats().live_limit_bytes;
-        // From loosely to well filled.
-        let sectors = limit / SECTOR as u64 * [40, 60, 80][(seed % 3) as usize] / 100;
+        // From loosely to well filled; nothing is grouped while little is live.
+        let percents = if load == Load::Grouped { [70, 75, 80] } else { [40, 60, 80] };
+        let sectors = limit / SECTOR as u64 * percents[(seed % 3) as usize] / 100;
         run.model = Model::new(sectors / 8 * 8);
         run
     }
@@ -97,7 +103,9 @@ impl Run {
     pub(crate) fn open(&self) -> Result<Ftl, Error> {
         let discard = self.load != Load::Uniform;
         let Run { map_memory, summary_memory, .. } = *self;
-        let footprint = if self.device.is_sparse() { self.footprint } else { Footprint::Whole };
+        // The fewer segments, the fewer classes of lifetime.
+        let is_limited = self.device.is_sparse() && self.load != Load::Grouped;
+        let footprint = if is_limited { self.footprint } else { Footprint::Whole };
         let options = Options { discard, map_memory, summary_memory, footprint, ..Options::default() };
         let ftl = Ftl::open(self.device.clone() as Arc<dyn BlockDevice>, options);
         self.device.enter(Phase::Work);
@@ -138,7 +146,9 @@ impl Run {
         let mut data = vec![0; 4096];
         self.rng.fill(&mut data);
         data[4095] |= 1;
-        vec![Change::Write(self.rng.below(self.model.sectors() / 8) * 8, data)]
+        let pages = self.model.sectors() / 8;
+        let is_hot = self.load == Load::Grouped && self.rng.chance(60);
+        vec![Change::Write(self.rng.below(if is_hot { pages / 32 } else { pages }) * 8, data)]
     }
 
     fn batch(&mut self, ftl: &Ftl) -> Result<(), Error> {
@@ -319,5 +329,6 @@ pub(crate) fn case(seed: u64, load: Load) -> Tally {
         run.compare(&ftl);
     }
     assert!(run.device.wraps() >= WRAPS);
+    assert!(load != Load::Grouped || run.device.classes() >= 3, "{} classes", run.device.classes());
     run.device.tally()
 }

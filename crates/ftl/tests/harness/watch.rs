@@ -4,6 +4,7 @@
 //! block begins a new life of it.
 
 use std::{
+    collections::BTreeSet,
     fmt,
     sync::{
         Arc,
@@ -101,6 +102,8 @@ struct Seen {
     phase: Phase,
     /// Kind of each segment, as its header names it, and lives begun.
     segments: Vec<(u8, u64)>,
+    /// Classes of lifetime of the segments of data.
+    classes: BTreeSet<u8>,
     /// Where the last write went.
     last: Option<Place>,
     tally: Tally,
@@ -152,6 +155,11 @@ impl Watch {
         seen.segments.iter().map(|(_, lives)| lives).sum::<u64>() / self.segments
     }
 
+    /// How many classes of lifetime segments of data had.
+    pub(crate) fn classes(&self) -> usize {
+        self.seen.lock().classes.len()
+    }
+
     pub(crate) fn tally(&self) -> Tally {
         self.seen.lock().tally
     }
@@ -200,6 +208,9 @@ impl Watch {
             (_, 3) => Place::Collection,
             _ => Place::Batch,
         };
+        if begins && data[KIND_AT] == 1 {
+            seen.classes.insert(data[KIND_AT + 1]);
+        }
         seen.last = Some(place);
         (place, reuse)
     }

@@ -4,6 +4,7 @@ use crate::{
     error::{Refusal, Result},
     format::{Ino, Timestamp},
     inodes::Inodes,
+    mutant::{Rule, is_broken},
 };
 
 /// The source of numbers for new inodes.
@@ -17,7 +18,8 @@ pub(super) struct Numbers {
 impl Numbers {
     /// `now` keeps generations from repeating after the file system was opened anew.
     pub(super) fn new(now: Timestamp) -> Numbers {
-        let next_generation = (now.seconds as u32).wrapping_mul(1 << 12) ^ now.nanoseconds;
+        let seed = (now.seconds as u32).wrapping_mul(1 << 12) ^ now.nanoseconds;
+        let next_generation = if is_broken(Rule::GenerationsGoOn) { 0 } else { seed };
         Numbers { next_ino: Ino::FIRST, next_generation }
     }
 }

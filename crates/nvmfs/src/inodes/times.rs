@@ -6,6 +6,7 @@ use crate::{
     error::Result,
     format::{FileKind, Ino},
     inodes::{Inodes, Locked, Node, Touch, Update},
+    mutant::{Rule, is_broken},
 };
 
 /// When reads update times of last access.
@@ -96,7 +97,14 @@ impl Inodes {
         let Some(node) = self.nodes.get(ino).filter(|node| node.is_loaded()) else {
             return Ok(self.volume.ftl().flush()?); // no change of it is in memory
         };
-        let stored = if data_only { Ok(()) } else { self.store_times(std::slice::from_ref(&node)) };
+        let stored = if data_only || is_broken(Rule::FsyncStoresTimes) {
+            Ok(())
+        } else {
+            self.store_times(std::slice::from_ref(&node))
+        };
+        if is_broken(Rule::FsyncFlushes) {
+            return stored;
+        }
         match node.last_change.seq() {
             Some(seq) => self.volume.ftl().flush_through(seq)?,
             None => self.volume.ftl().flush()?,
@@ -107,7 +115,9 @@ impl Inodes {
     /// See [`crate::posix::Posix::sync`].
     pub(crate) fn sync(&self) -> Result<()> {
         let stored = self.store_all_times();
-        self.volume.ftl().flush()?;
+        if !is_broken(Rule::SyncFlushes) {
+            self.volume.ftl().flush()?;
+        }
         stored
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use lacuna_device::BlockDevice;
 use lacuna_ftl as ftl;
 use lacuna_nvmfs::{FormatOptions, Nvmfs, Options, posix::Caller};
-use lacuna_sim::{SeededRng, SimDevice};
+use lacuna_sim::{CutTally, SeededRng, SimDevice};
 
 pub(crate) const SEGMENT_BYTES: u32 = 64 << 10;
 /// The fewest that the ftl takes are 24. The largest batches of these tests need a few more.
@@ -53,6 +53,11 @@ pub(crate) fn open(device: &Arc<SimDevice>) -> lacuna_nvmfs::Result<Nvmfs> {
 
 /// Opens the store after a power cut or the end of the process, with more of these, or failures, during recovery.
 pub(crate) fn recover(device: &Arc<SimDevice>, rng: &mut SeededRng) -> Nvmfs {
+    recover_noting(device, rng, &mut CutTally::default())
+}
+
+/// The same; notes each cut during recovery.
+pub(crate) fn recover_noting(device: &Arc<SimDevice>, rng: &mut SeededRng, tally: &mut CutTally) -> Nvmfs {
     for cut in 0.. {
         device.heal();
         if rng.chance(30) {
@@ -75,6 +80,9 @@ pub(crate) fn recover(device: &Arc<SimDevice>, rng: &mut SeededRng) -> Nvmfs {
             }
             Ok(_) => {}
             Err(error) => assert!(device.is_off() || device.is_failing(), "recovery failed: {error}"),
+        }
+        if device.is_off() {
+            tally.note("recovery");
         }
     }
     unreachable!("every device opens at last")

@@ -1,0 +1,12 @@
+//! Rules that mutation tests break, to verify that each broken rule is caught: tests/mutants.rs.
+
+lacuna_mutants::breakable_rules! {
+    /// A sync of everything flushes the store.
+    SyncFlushes = "sync-flushes",
+    /// A sync of an inode flushes the store up to its last change.
+    FsyncFlushes = "fsync-flushes",
+    /// A sync of an inode that is not of its data alone stores its times.
+    FsyncStoresTimes = "fsync-stores-times",
+    /// Generations do not repeat after reopening, so that number and generation of an inode never name another one.
+    GenerationsGoOn = "generations-go-on",
+}

@@ -1,0 +1,28 @@
+//! Mutation tests: each breaks one rule of src/mutant.rs, and requires that the test named for it fails.
+//!
+//! `cargo test -p lacuna-nvmfs --features mutants --test mutants -- --nocapture`
+
+#![allow(clippy::duplicate_mod, reason = "each of these tests brings its modules with it")]
+
+#[path = "posix.rs"]
+mod posix;
+#[path = "posix_crash.rs"]
+mod posix_crash;
+#[path = "posix_stores.rs"]
+mod posix_stores;
+
+use lacuna_nvmfs::mutant;
+use lacuna_sim::mutation::assert_each_is_noticed;
+
+/// Each rule, and a test of this file that must fail without it.
+const RULES: &[(&str, &str)] = &[
+    ("sync-flushes", "posix_crash::power_cuts_leave_a_prefix_of_the_operations"),
+    ("fsync-flushes", "posix_crash::power_cuts_leave_a_prefix_of_the_operations"),
+    ("fsync-stores-times", "posix::times_move_and_are_stored_when_they_must"),
+    ("generations-go-on", "posix_stores::a_number_that_returns_after_reopening_has_another_generation"),
+];
+
+#[test]
+fn every_broken_rule_is_noticed() {
+    assert_each_is_noticed(mutant::NAMES, RULES, &[], |_| true);
+}
