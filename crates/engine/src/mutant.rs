@@ -24,8 +24,6 @@ lacuna_mutants::breakable_rules! {
     HistoryKept = "history-kept",
     /// While purge frees pages of an undo slot, no other thread does (slots invariant 3).
     OneGivesPagesBack = "one-gives-pages-back",
-    /// A reader that follows a record's versions checks at each that its view is still valid (txn::read).
-    VersionsAskTheView = "versions-ask-the-view",
     /// A panic with a page latched stops the store (poison).
     PanicsStop = "panics-stop",
     /// A transaction that releases locks before its end wakes the waiters.

@@ -57,7 +57,6 @@ const PANICS: &str = "panics::a_panic_that_is_caught_stops_the_store";
 const WAITERS: &str = "regressions::who_waits_for_a_key_goes_on_when_its_writer_takes_it_back";
 const RELAXED: &str = "regressions::relaxed_commits_are_synced_in_time_without_threads_and_not_before";
 const SLOTS: &str = "scheduled::purge_leaves_the_pages_of_the_next_owner_alone";
-const GIVEN_UP: &str = "scheduled::versions_of_a_snapshot_that_was_given_up_end";
 const QUEUE: &str = "shapes::a_queue_has_the_leaves_of_what_is_live";
 const DELETED: &str = "full::what_was_deleted_makes_space_at_once";
 const HOLES: &str = "shapes::power_cuts_among_holes_and_cut_files_on_a_directory";
@@ -102,7 +101,6 @@ const RULES: &[(&str, &str)] = &[
     ("panics-stop", PANIC_BESIDE),
     ("releases-wake", WAITERS),
     ("one-gives-pages-back", SLOTS),
-    ("versions-ask-the-view", GIVEN_UP),
     ("empty-leaves-go", QUEUE),
     ("cuts-follow-log", CUT),
     ("holes-replayed", HOLES),
