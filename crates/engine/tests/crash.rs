@@ -222,6 +222,30 @@ fn delete_some(
     Ok(())
 }
 
+/// Now and then, does what threads of the store do, or makes everything durable.
+fn step_or_checkpoint(
+    store: &Store,
+    rng: &mut SeededRng,
+    states: &mut Vec<Model>,
+    place: &Cell<&'static str>,
+) -> Result<(), Error> {
+    match rng.below(40) {
+        0..3 => {
+            place.set("step");
+            store.step().map(drop)
+        }
+        3 => {
+            place.set("checkpoint");
+            let done = store.checkpoint();
+            if done.is_ok() {
+                states.drain(..states.len() - 1);
+            }
+            done
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Runs transactions until the power is cut, or the VFS fails. `states` are all states that a crash may leave now, and
 /// `place` what is being done.
 fn run_until_cut(
@@ -286,21 +310,7 @@ fn run_until_cut(
         if rng.below(1000) < 5 {
             rig.fail(rng);
         }
-        let upkeep = match rng.below(40) {
-            0..3 => {
-                place.set("step");
-                store.step().map(|_| ())
-            }
-            3 => {
-                place.set("checkpoint");
-                let done = store.checkpoint();
-                if done.is_ok() {
-                    states.drain(..states.len() - 1);
-                }
-                done
-            }
-            _ => Ok(()),
-        };
+        let upkeep = step_or_checkpoint(store, rng, states, place);
         if upkeep.is_err() || rig.is_off() {
             assert!(rig.may_fail(), "{upkeep:?}");
             return;

@@ -368,7 +368,12 @@ fn privileges_go_when_others_write() {
         let without = if mode & 0o010 != 0 { mode & 0o777 } else { mode & 0o3777 } as u16;
         assert_eq!((perm(), has_capability()), (without, false));
     }
-    // Directories keep theirs, and pass on their group.
+}
+
+#[test]
+fn directories_keep_their_bits_and_pass_on_their_group() {
+    let vfs = new();
+    let fs = vfs.posix();
     let d = fs.mkdir(ROOT, b"d", 0o2775, Caller { uid: 1, gid: 2, umask: 0 }).unwrap().ino;
     fs.setattr(d, &SetAttr { gid: Some(9), ..SetAttr::default() }).unwrap();
     assert_eq!(fs.getattr(d).unwrap().perm, 0o2775);

@@ -75,6 +75,33 @@ impl Node {
     }
 }
 
+impl Node {
+    fn chmod(&mut self, mode: u32) {
+        self.perm = mode & 0o7777;
+        if let Some(value) = self.xattrs.get_mut(ACL) {
+            let mut acl = Acl::of(value);
+            acl.chmod(mode);
+            *value = acl.value();
+        }
+    }
+
+    fn set_xattr(&mut self, name: &[u8], value: &[u8], mode: XattrMode) -> Result<(), Refusal> {
+        match (mode, self.xattrs.contains_key(name)) {
+            (XattrMode::Create, true) => return Err(Refusal::Exists),
+            (XattrMode::Replace, false) => return Err(Refusal::NoAttribute),
+            _ => self.xattrs.insert(name.to_vec(), value.to_vec()),
+        };
+        if name == ACL {
+            let acl = Acl::of(value);
+            self.perm = self.perm & 0o7000 | acl.perm();
+            if !acl.has_names() {
+                self.xattrs.remove(ACL);
+            }
+        }
+        Ok(())
+    }
+}
+
 fn punch(content: &mut [u8], offset: u64, end: u64) {
     let end = (end as usize).min(content.len());
     content[(offset as usize).min(end)..end].fill(0);
@@ -332,35 +359,13 @@ impl World {
                 let (from, to) = (self.walk(from)?, self.walk(to)?);
                 self.copy((from, *from_offset), (to, *to_offset), *len)?;
             }
-            Change::Chmod { path, mode } => {
-                let node = self.node(path)?;
-                node.perm = mode & 0o7777;
-                if let Some(value) = node.xattrs.get_mut(ACL) {
-                    let mut acl = Acl::of(value);
-                    acl.chmod(*mode);
-                    *value = acl.value();
-                }
-            }
+            Change::Chmod { path, mode } => self.node(path)?.chmod(*mode),
             Change::Chown { path, uid, gid } => {
                 let node = self.node(path)?;
                 node.owner = (*uid, *gid);
                 node.drop_privileges();
             }
-            Change::SetXattr { path, name, value, mode } => {
-                let node = self.node(path)?;
-                match (mode, node.xattrs.contains_key(name)) {
-                    (XattrMode::Create, true) => return Err(Refusal::Exists),
-                    (XattrMode::Replace, false) => return Err(Refusal::NoAttribute),
-                    _ => node.xattrs.insert(name.clone(), value.clone()),
-                };
-                if name == ACL {
-                    let acl = Acl::of(value);
-                    node.perm = node.perm & 0o7000 | acl.perm();
-                    if !acl.has_names() {
-                        node.xattrs.remove(ACL);
-                    }
-                }
-            }
+            Change::SetXattr { path, name, value, mode } => self.node(path)?.set_xattr(name, value, *mode)?,
             Change::RemoveXattr { path, name } => {
                 self.node(path)?.xattrs.remove(name).ok_or(Refusal::NoAttribute)?;
             }
