@@ -2,7 +2,9 @@
 //!
 //! A store file has holes, so a write may need space that the file system below has not got any more. That is no failure
 //! of the device: nothing is lost as long as the bytes are in memory, and space may come back. So such a write waits and
-//! is tried again, as on a thin pool that queues, and the layer above is told to take on nothing more meanwhile.
+//! is tried again, as on a thin pool that queues, and the layer above takes on nothing more meanwhile.
+//! So a store whose host stays full cannot be closed: closing waits for its last writes, and only killing the process
+//! ends that. What was acknowledged as durable survives.
 //!
 //! 1. *A write that waits has not returned*, and its end has not been reported: a sync owes it nothing, and what a power
 //!    cut does to it is covered by the contract of every write in flight.
@@ -178,7 +180,7 @@ mod tests {
     use super::*;
     use crate::MemDevice;
 
-    /// A device in memory that has no space while it is told so.
+    /// A device in memory that has no space while `is_full`.
     struct Host {
         below: MemDevice,
         is_full: AtomicBool,

@@ -19,8 +19,8 @@ const SAFE_ALIGN: u32 = 4096;
 /// Largest copy through a bounce buffer in one call, in bytes.
 const BOUNCE_BYTES: usize = 1 << 20;
 
-/// Permissions of every file that is made: who reads a store, or a table in a directory, reads all data in it, past the
-/// permissions of its files; and who can open it can hold its lock.
+/// Permissions of every file that is made: whoever reads a store, or a table in a directory, reads all data in it, past
+/// the permissions of its files; and whoever can open it can hold its lock.
 pub(crate) const PRIVATE: Mode = Mode::RUSR.union(Mode::WUSR);
 
 /// An open file and the alignment that its file system demands for direct I/O.

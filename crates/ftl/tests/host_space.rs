@@ -16,7 +16,7 @@ use std::{
 use lacuna_device::{BlockDevice, DeviceStats, Error as DeviceError, Geometry, MemDevice, Patient, Result};
 use lacuna_ftl::{CheckDepth, Error, FormatOptions, Ftl, Lba, Op, Options, Stream};
 
-/// A device in memory without space for new segments while it is told so.
+/// A device in memory without space for new segments while it is full.
 struct Host {
     below: MemDevice,
     is_full: AtomicBool,

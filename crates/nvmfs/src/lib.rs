@@ -72,6 +72,7 @@
 //!    that the inode has lost that name meanwhile, looks again (`names/mod.rs`). An operation that makes an object
 //!    returns the object as it was made, whatever happened to it since. Only a number that the caller passes in, and
 //!    whose inode was not kept for that caller, can be stale.
+//! 6. An inode's access control list and the permissions in its mode agree (`data/xattr.rs`).
 //!
 //! # Why a crash leaves whole operations
 //!

@@ -72,8 +72,12 @@ impl Maintenance {
     /// Whole blocks of the device, which may have become larger since it was opened.
     fn device_bytes(&self, now: &Superblock) -> Result<u64> {
         let (found, block) = (self.volume.device().grow(0)?.capacity_bytes, u64::from(now.block_bytes));
-        // Not even a block more than it was.
-        Ok(if found - now.capacity_bytes < block { now.capacity_bytes } else { found / block * block })
+        // Not even a block more than it was, or less: then it was cut short under the store.
+        Ok(if found.saturating_sub(now.capacity_bytes) < block {
+            now.capacity_bytes
+        } else {
+            found / block * block
+        })
     }
 
     fn refuse<T>(&self, reason: String) -> Result<T> {

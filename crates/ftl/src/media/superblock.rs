@@ -168,7 +168,7 @@ struct Search<'a> {
     /// Why the last place that was looked at does not hold one.
     flaw: Flaw,
     /// Why a place that may be damaged does not: returned only if no other holds one.
-    doubt: Option<Error>,
+    damage: Option<Error>,
 }
 
 const NOTHING: Flaw = "no superblock";
@@ -180,7 +180,7 @@ impl Search<'_> {
         let raw = match read_raw(self.device, at) {
             Ok(raw) => raw,
             Err(error) => {
-                self.doubt = Some(error);
+                self.damage = Some(error);
                 return Ok(());
             }
         };
@@ -190,7 +190,7 @@ impl Search<'_> {
                 if is_sealed {
                     return Err(refused);
                 }
-                self.doubt = Some(refused);
+                self.damage = Some(refused);
             }
             SlotContent::UnknownFeatures(flags) => return Err(Error::Features { device: name(), flags }),
             SlotContent::Invalid(NOTHING) => {}
@@ -218,16 +218,16 @@ pub(crate) fn load(device: &dyn BlockDevice, may_write: bool) -> Result<Superblo
     if geometry.capacity_bytes < SUPERBLOCK_SLOTS[1] + slot_bytes(device) as u64 {
         return Err(Error::NotAStore { device: name(), reason: "the device is too small for one" });
     }
-    let mut search = Search { device, newest: None, flaw: NOTHING, doubt: None };
+    let mut search = Search { device, newest: None, flaw: NOTHING, damage: None };
     for slot in SUPERBLOCK_SLOTS {
         search.look(slot, |_| true)?;
     }
-    let Search { newest, flaw, doubt, .. } = search;
-    let superblock = match (newest, doubt) {
+    let Search { newest, flaw, damage, .. } = search;
+    let superblock = match (newest, damage) {
         (Some(superblock), _) => superblock,
-        (None, Some(doubt)) if may_write => return Err(doubt),
-        (None, doubt) => load_copy(device, may_write)?
-            .ok_or_else(|| doubt.unwrap_or(Error::NotAStore { device: name(), reason: flaw }))?,
+        (None, Some(damage)) if may_write => return Err(damage),
+        (None, damage) => load_copy(device, may_write)?
+            .ok_or_else(|| damage.unwrap_or(Error::NotAStore { device: name(), reason: flaw }))?,
     };
     let misfit = |reason: String| Err(Error::Geometry { device: name(), reason });
     if superblock.capacity_bytes > geometry.capacity_bytes {
@@ -250,7 +250,7 @@ pub(crate) fn load(device: &dyn BlockDevice, may_write: bool) -> Result<Superblo
 
 /// The newest copy on a device without a superblock in its slots.
 fn load_copy(device: &dyn BlockDevice, may_write: bool) -> Result<Option<Superblock>> {
-    let mut search = Search { device, newest: None, flaw: NOTHING, doubt: None };
+    let mut search = Search { device, newest: None, flaw: NOTHING, damage: None };
     let capacity = device.geometry().capacity_bytes;
     for at in copy_places(capacity) {
         search.look(at, |superblock| superblock.copies().any(|copy| copy == at))?;
@@ -285,7 +285,7 @@ pub(crate) fn write(device: &dyn BlockDevice, superblock: &Superblock) -> lacuna
     Ok(written)
 }
 
-/// Wipes the copy behind the end of the store, durably: its place is about to become part of a segment.
+/// Wipes the copy behind the end of the store, whose place is about to become part of a segment. The caller syncs.
 pub(crate) fn wipe_end_copy(device: &dyn BlockDevice, superblock: &Superblock) -> lacuna_device::Result<()> {
     let Some(at) = superblock.copies().last() else { return Ok(()) };
     device.write_at(at, &AlignedBuf::zeroed(slot_bytes(device)))

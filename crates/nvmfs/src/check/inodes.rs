@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
-    format::{FileKind, Ino, Inode, Marks, SectorBytes, XATTR_SECTORS, Xattrs},
+    format::{ACL, Acl, FileKind, Ino, Inode, Marks, SectorBytes, XATTR_SECTORS, Xattrs},
     volume::StoredXattrs,
 };
 
@@ -237,20 +237,22 @@ impl Checker<'_> {
         }
     }
 
-    /// The flaw in stored attributes; the inode says whether they include one that a write must remove.
+    /// The flaw in stored attributes; the inode says whether they include one that operations depend on, and has the
+    /// permissions that its access control list says.
     fn flaw_of_xattrs(&self, stored: &StoredXattrs, xattrs: Result<Xattrs>) -> Option<Error> {
-        match xattrs {
-            Ok(xattrs) if Marks::of(&xattrs) == stored.marks => None,
-            Ok(_) => {
-                let what = "attributes of inode";
-                Some(self.volume.corrupt(
-                    what,
-                    stored.ino.number(),
-                    "a capability or an access control list, or the mark of one, is missing",
-                ))
-            }
-            Err(error) => Some(error),
-        }
+        let xattrs = match xattrs {
+            Ok(xattrs) => xattrs,
+            Err(error) => return Some(error),
+        };
+        let acl = xattrs.get(ACL).and_then(|value| Acl::parse(value));
+        let reason = if Marks::of(&xattrs) != stored.marks {
+            "a capability or an access control list, or the mark of one, is missing"
+        } else if acl.is_some_and(|acl| acl.mode() != stored.permissions & 0o777) {
+            "the access control list and the mode disagree"
+        } else {
+            return None;
+        };
+        Some(self.volume.corrupt("attributes of inode", stored.ino.number(), reason))
     }
 
     /// Looks at the bytes behind the ends of files (invariant 2).

@@ -255,6 +255,23 @@ const BREAKS: &[Break] = &[
         let reason = "a capability or an access control list, or the mark of one, is missing";
         vec![world.volume().corrupt("attributes of inode", of.ino.number(), reason).to_string()]
     },
+    // A mode that its access control list does not allow.
+    |world, rng| {
+        let of = take(&mut world.files, rng);
+        // Owner, a named user, group, mask and others.
+        let entries = [(1, 6, u32::MAX), (2, 4, 7), (4, 4, u32::MAX), (16, 4, u32::MAX), (32, 0, u32::MAX)];
+        let mut list = 2_u32.to_le_bytes().to_vec();
+        for (tag, permissions, id) in entries {
+            list.extend([tag, 0, permissions, 0]);
+            list.extend(u32::to_le_bytes(id));
+        }
+        world.fs().setxattr(of.ino, b"system.posix_acl_access", &list, XattrMode::Set).unwrap();
+        let mut inode = world.inode(&of);
+        inode.set_permissions(0o666);
+        world.write(of.ino.inode_lba(), &inode.seal());
+        let reason = "the access control list and the mode disagree";
+        vec![world.volume().corrupt("attributes of inode", of.ino.number(), reason).to_string()]
+    },
     // The same name twice: the second is never found.
     |world, rng| {
         let (first, second) = (take(&mut world.files, rng), take(&mut world.files, rng));

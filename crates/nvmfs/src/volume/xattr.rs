@@ -15,6 +15,8 @@ pub(crate) struct StoredXattrs {
     generation: u32,
     len: usize,
     pub(crate) marks: Marks,
+    /// Of the inode, with which an access control list must agree.
+    pub(crate) permissions: u32,
 }
 
 impl StoredXattrs {
@@ -24,6 +26,7 @@ impl StoredXattrs {
             generation: inode.generation(),
             len: inode.xattr_bytes(),
             marks: inode.marks(),
+            permissions: inode.permissions(),
         }
     }
 
