@@ -3,6 +3,8 @@
 //!
 //!     cargo run --release -p lacuna-ftl --example amplification -- [PERCENT_LIVE] [MIB] [LOAD] [SEED] [SEGMENT_KIB]
 //!
+//! THREAD=1 in the environment lets the maintenance thread collect, as in a store that is used.
+//!
 //! PERCENT_LIVE of all segments are live. LOAD is the Zipf exponent of the pages' popularity, where 0 is uniform; or
 //! `hot`: nine of ten writes go to a tenth of the pages; or `moving`: that tenth moves on by a page every ten writes,
 //! so a page is hot for as long as it takes to write as much as is live. By default 0 and 0.99 are run. Popular pages
@@ -144,8 +146,9 @@ impl Idle {
 fn run(percent: f64, bytes: u64, load: Load, seed: u64, segment_bytes: Option<u32>) -> Result<()> {
     let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(bytes));
     Ftl::format(device.clone(), &FormatOptions { segment_bytes, ..FormatOptions::default() })?;
-    // Without the thread: the same figures each time.
-    let ftl = Ftl::open(device, Options { background: false, ..Options::default() })?;
+    // Without the thread: the same figures each time. With it: what users have.
+    let background = std::env::var_os("THREAD").is_some();
+    let ftl = Ftl::open(device, Options { background, ..Options::default() })?;
     let pages = (bytes as f64 / 100.0 * percent) as u64 / PAGE as u64;
     let mut rng = SeededRng::new(2 * seed - 1);
     let mut page = vec![0; PAGE];

@@ -59,6 +59,9 @@ impl Writer {
         }
         // The leaves are read before the log is locked, and kept in memory until the batch is applied.
         let mut leaves = Vec::new();
+        // Another class's segment is taken only when no space can be made: data that lives longer or shorter there
+        // would cost collection more than the wait.
+        let mut may_mix = is_broken(Rule::ClassesWait);
         let (seq, items, appended, is_due, owed) = loop {
             let mut log = self.journal.lock();
             self.journal.check_failure(&mut log)?;
@@ -79,7 +82,10 @@ impl Writer {
                 });
             }
             let expected = expected_of(&log, &map, &batch);
-            let point = self.append_point(&log, &map, stream, &batch, expected);
+            let mut point = self.append_point(&log, &map, stream, expected);
+            if may_mix {
+                point = with_space(&log, point, &batch).unwrap_or(point);
+            }
             let mut items = log.cut(&map, point, &batch.items);
             let mut missing = log.missing_segments(&map, point, &items);
             if missing > 0 && matches!(items, Cow::Owned(_)) {
@@ -102,7 +108,10 @@ impl Writer {
                 );
             }
             drop((map, log));
-            self.maintenance.make_space(|log, map| log.missing_segments(map, point, &batch.items))?;
+            match self.maintenance.make_space(|log, map| log.missing_segments(map, point, &batch.items)) {
+                Err(Error::Full { .. }) if !may_mix => may_mix = true,
+                result => result?,
+            }
         };
         self.journal.fill(&items, appended)?;
         self.pages.evict_excess();
@@ -115,28 +124,24 @@ impl Writer {
         Ok(Some(seq))
     }
 
-    /// The append point for the batch: that of its lifetime class where grouping pays, unless it would take a segment
-    /// that cannot be spared while other points have space.
-    fn append_point(
-        &self,
-        log: &Log,
-        map: &Map,
-        stream: Stream,
-        batch: &Batch<'_>,
-        expected: Expected,
-    ) -> AppendPoint {
+    /// The append point for a batch: that of its lifetime class where grouping pays.
+    fn append_point(&self, log: &Log, map: &Map, stream: Stream, expected: Expected) -> AppendPoint {
         if stream == Stream::Log {
             return AppendPoint::Log;
         }
         let is_grouped = log.target_space().groups(log.live_cost()) && !is_broken(Rule::LifetimesGroup);
         let expected = if is_grouped { expected } else { Expected::UNKNOWN };
-        let own = AppendPoint::Data(log.classes(map.total().bytes).class(expected));
-        if log.missing_segments(map, own, &batch.items) == 0 {
-            return own;
-        }
-        let with_space = AppendPoint::data().find(|point| log.segments_needed(*point, &batch.items) == 0);
-        with_space.unwrap_or(own)
+        AppendPoint::Data(log.classes(map.total().bytes).class(expected))
     }
+}
+
+/// The append point for data whose class is nearest to that of `own` and whose open segment has space for the batch.
+fn with_space(log: &Log, own: AppendPoint, batch: &Batch<'_>) -> Option<AppendPoint> {
+    if own == AppendPoint::Log {
+        return None;
+    }
+    let with_space = AppendPoint::data().filter(|point| log.segments_needed(*point, &batch.items) == 0);
+    with_space.min_by_key(|point| point.class().abs_diff(own.class()))
 }
 
 /// How long the batch's data is expected to live, from a sample of its items.

@@ -28,6 +28,10 @@ fn lba(page: u64) -> Lba {
 
 impl Store {
     fn new(segments: u64) -> Store {
+        Store::on(segments, harness::open)
+    }
+
+    fn on(segments: u64, open: impl FnOnce(&Arc<dyn BlockDevice>) -> Ftl) -> Store {
         let last_read = Arc::new(Mutex::new(None));
         let memory: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(segments * u64::from(SEGMENT_BYTES)));
         let note = Arc::clone(&last_read);
@@ -36,7 +40,7 @@ impl Store {
             Ok(())
         });
         harness::format(&device);
-        Store { ftl: harness::open(&device), last_read }
+        Store { ftl: open(&device), last_read }
     }
 
     fn write(&self, page: u64) {
@@ -102,6 +106,30 @@ fn what_is_overwritten_often_lies_apart_from_what_is_not() {
     let cold: BTreeSet<_> = (560..600).filter_map(|number| store.segment(cold(number))).collect();
     assert!(!hot.is_empty() && !cold.is_empty());
     assert!(hot.is_disjoint(&cold), "hot pages in {hot:?}, others in {cold:?}");
+}
+
+/// On a full store, where writers take each segment as soon as it is free.
+#[test]
+fn what_is_overwritten_often_lies_apart_also_where_segments_are_short() {
+    const HOT: u64 = 8;
+    let store = Store::on(1024, |device| {
+        Ftl::open(device.clone(), Options { background: true, ..Options::default() }).unwrap()
+    });
+    let pages = store.ftl.stats().live_limit_bytes / PAGE as u64 * 9 / 10;
+    (0..pages).for_each(|page| store.write(page));
+    let cold = |number: u64| HOT + number * 997 % (pages - HOT);
+    let mut mixed = 0;
+    for round in 0..400 {
+        for number in round * 40..(round + 1) * 40 {
+            store.write(number % HOT);
+            store.write(cold(number));
+        }
+        store.ftl.flush().unwrap();
+        let cold: BTreeSet<_> =
+            (0..40).filter_map(|number| store.segment(cold(round * 40 + number))).collect();
+        mixed += (0..HOT).filter_map(|page| store.segment(page)).filter(|hot| cold.contains(hot)).count();
+    }
+    assert_eq!(mixed, 0, "hot pages were written beside cold ones");
 }
 
 /// A device that keeps only its first MiB: enough for a store of which nothing is read.

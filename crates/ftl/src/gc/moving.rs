@@ -86,8 +86,8 @@ impl Mover {
     }
 
     /// Where to append `items` of `class`: at its own append point, unless that takes the last segment that collection
-    /// has, and another one has space. The live data of a victim fits into one segment, so a collection that has begun
-    /// ends if it can take one.
+    /// has, and another one has space: then at the nearest class of these. The live data of a victim fits into one
+    /// segment, so a collection that has begun ends if it can take one.
     fn gc_point(&self, log: &Log, class: u8, items: &[Item<'_>]) -> Option<AppendPoint> {
         if log.restoring() != Restoring::No {
             let opens_max = usize::from(log.restoring() == Restoring::MayOpen);
@@ -100,7 +100,8 @@ impl Mover {
         if fresh == 0 || spare > fresh {
             return Some(own);
         }
-        let with_space = AppendPoint::gc().find(|point| log.segments_needed(*point, items) == 0);
-        with_space.or((fresh <= 1 && spare >= fresh).then_some(own))
+        let with_space = AppendPoint::gc().filter(|point| log.segments_needed(*point, items) == 0);
+        let nearest = with_space.min_by_key(|point| point.class().abs_diff(class));
+        nearest.or((fresh <= 1 && spare >= fresh).then_some(own))
     }
 }

@@ -36,7 +36,7 @@ impl AppendPoint {
         }
     }
 
-    pub(super) fn class(self) -> u8 {
+    pub(crate) fn class(self) -> u8 {
         match self {
             AppendPoint::Data(class) | AppendPoint::Gc(class) => class,
             AppendPoint::Log => COLDEST,

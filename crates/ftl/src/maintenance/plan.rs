@@ -135,9 +135,9 @@ impl Maintenance {
     }
 
     /// Segments of those kept ahead that may be lacking before any writer waits: about as many as are written while a
-    /// flush or a checkpoint keeps the thread from collecting, and the thread wins these back.
+    /// flush or a checkpoint keeps the thread from collecting, and the thread wins these back. None without a thread.
     pub(super) fn unpaid(&self, log: &Log) -> usize {
-        self.ahead(log) / 4
+        if self.is_threaded { self.ahead(log) / 4 } else { 0 }
     }
 
     /// Whether [`Maintenance::due`] may find something; cheap.
@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn what_a_flush_brings_is_as_good_as_free_up_to_a_half() {
-        let store = test_store::store(256 << 20, None);
+        let store = test_store::threaded(256 << 20);
         let mut log = store.journal.lock();
         let (low_water, ahead) = (store.maintenance.low_water(&log), store.maintenance.ahead(&log));
         assert!(ahead >= 8 && log.free().len() > low_water);

@@ -22,15 +22,28 @@ use crate::{
 
 /// An empty store on a device in memory, behind a checkpoint.
 pub(crate) fn store(capacity_bytes: u64, segment_bytes: Option<u32>) -> Parts {
+    open(&formatted(capacity_bytes, segment_bytes))
+}
+
+/// The same, for whose maintenance there would be a thread.
+pub(crate) fn threaded(capacity_bytes: u64) -> Parts {
+    open_with(&formatted(capacity_bytes, None), &Options { background: true, ..Options::default() })
+}
+
+fn formatted(capacity_bytes: u64, segment_bytes: Option<u32>) -> Arc<dyn BlockDevice> {
     let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(capacity_bytes));
     let options = FormatOptions { segment_bytes, ..FormatOptions::default() };
     superblock::format(&*device, &options).unwrap();
-    open(&device)
+    device
 }
 
 /// The store on `device`, behind a checkpoint.
 pub(crate) fn open(device: &Arc<dyn BlockDevice>) -> Parts {
-    let store = Store::open(device.clone(), &Options::default(), &Losses::REFUSED).unwrap();
+    open_with(device, &Options::default())
+}
+
+fn open_with(device: &Arc<dyn BlockDevice>, options: &Options) -> Parts {
+    let store = Store::open(device.clone(), options, &Losses::REFUSED).unwrap();
     store.checkpointer.checkpoint().unwrap();
     let Store { base: Base { volume, map, journal, .. }, reader, checkpointer, collector, .. } = store;
     let Store { maintenance, writer, verifier, .. } = store;
