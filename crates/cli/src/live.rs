@@ -9,8 +9,9 @@ use serde_json::{Value, json};
 
 use crate::{
     control::{Answerer, CLOSING},
-    grow,
+    files, grow,
     printable::one_line,
+    scrub,
 };
 
 /// What is said about a mount that the service does not know.
@@ -21,21 +22,25 @@ pub(crate) struct Facts {
     pub(crate) map_memory: u64,
 }
 
-/// Answers `ping`, `info`, `check`, `metrics` and `grow SIZE`.
+/// Answers `ping`, `info`, `check`, `metrics`, `grow SIZE`, `ls PATH` and `scrub RATE`.
 pub(crate) fn answerer(facts: Facts, service: &Arc<Service>) -> Arc<Answerer> {
     // Weak, so that a client that asks for long does not keep the store open.
-    let service = Arc::downgrade(service);
-    Arc::new(move |question| {
-        let service = service.upgrade().ok_or(CLOSING)?;
-        match question {
-            "ping" => Ok(String::new()),
-            "info" => Ok(info(&facts, &service).to_string()),
-            "check" => check(service.fs()),
-            "metrics" => Ok(metrics(&facts, &service)),
-            _ => match question.strip_prefix("grow ") {
-                Some(size) => grow::answer(service.fs(), size),
-                None => Err(format!("no such question: {question}")),
-            },
+    let mounted = Arc::downgrade(service);
+    Arc::new(move |question, tell| {
+        let service = mounted.upgrade().ok_or(CLOSING)?;
+        match question.split_once(' ').unwrap_or((question, "")) {
+            ("ping", "") => Ok(String::new()),
+            ("info", "") => Ok(info(&facts, &service).to_string()),
+            ("check", "") => check(service.fs()),
+            ("metrics", "") => Ok(metrics(&facts, &service)),
+            ("grow", size) => grow::answer(service.fs(), size),
+            ("ls", path) => files::answer_listing(service.fs(), path),
+            ("scrub", rate) => {
+                let fs = Arc::clone(service.fs());
+                drop(service);
+                scrub::answer(&fs, rate, &|| mounted.strong_count() > 0, tell)
+            }
+            _ => Err(format!("no such question: {question}")),
         }
     })
 }

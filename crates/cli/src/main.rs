@@ -3,8 +3,8 @@
 //! Every failure is one line `lacuna: <place>: <cause>` on standard error: exit code 2 when the
 //! command line makes no sense, else 1.
 //!
-//! layers: printable < control, output, progress, size, trace < grow, look < live, phases, tables < info < check, table
-//! layers: < files, flash_model, format, iobench, linkbench, mariadb_demo, metrics, mount, scrub, tpcc, trimbench
+//! layers: printable < output < control, progress, size, trace < look < files, grow, scrub < live, phases, tables < info
+//! layers: < check, table < flash_model, format, iobench, linkbench, mariadb_demo, metrics, mount, tpcc, trimbench
 //! layers: < verdict
 
 mod check;
@@ -128,7 +128,8 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            complain(&chain(&error));
+            let hint = mount::hint(&error).unwrap_or_default();
+            complain(&format!("{}{hint}", chain(&error)));
             ExitCode::FAILURE
         }
     }

@@ -3,10 +3,18 @@
 mod support;
 
 use std::{
+    ffi::OsStr,
     fs,
-    os::unix::fs::{FileExt, PermissionsExt},
+    io::{BufRead, BufReader, Write},
+    os::unix::{
+        ffi::OsStrExt,
+        fs::{FileExt, PermissionsExt},
+    },
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    thread,
+    time::{Duration, Instant},
 };
 
 use lacuna_engine::{Store, StoreOptions, TableOptions};
@@ -16,10 +24,16 @@ use support::{Scratch, lacuna, run, succeed};
 const MIB: u64 = 1 << 20;
 
 fn refused(output: &Output, words: &[&str]) {
+    assert_eq!(output.stderr.iter().filter(|byte| **byte == b'\n').count(), 1, "{output:?}");
+    refused_at_last(output, words);
+}
+
+/// As [`refused`], by the last line: progress precedes it.
+fn refused_at_last(output: &Output, words: &[&str]) {
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{stderr}");
-    assert_eq!(stderr.lines().count(), 1, "{stderr}");
-    words.iter().for_each(|word| assert!(stderr.contains(word), "{stderr:?} does not say {word:?}"));
+    let last = stderr.lines().last().unwrap_or_default();
+    words.iter().for_each(|word| assert!(last.contains(word), "{stderr:?} does not say {word:?}"));
 }
 
 /// Runs a system's program, which must succeed; its standard output.
@@ -153,18 +167,162 @@ fn a_store_outlives_a_wipe_of_either_end() {
     assert_eq!(fs::read_to_string(scratch.path("rescued/text")).expect("read"), "kept");
 }
 
+/// A store that is mounted, until it is dropped.
+struct Mount<'a> {
+    scratch: &'a Scratch,
+    dir: PathBuf,
+}
+
+impl Mount<'_> {
+    /// Mounts `store` on `dir`; none, loudly, where we may not.
+    fn new(scratch: &Scratch) -> Option<Mount<'_>> {
+        let dir = scratch.path("dir");
+        fs::create_dir_all(&dir).expect("made");
+        let mounted = run(scratch, "mount store dir");
+        if !mounted.status.success() {
+            eprintln!("SKIPPED: a mounted store: {}", String::from_utf8_lossy(&mounted.stderr));
+            return None;
+        }
+        Some(Mount { scratch, dir })
+    }
+
+    /// The process that serves it.
+    fn daemon(&self) -> String {
+        let store = self.scratch.path("store");
+        let line = format!("background-process .* {}", store.to_str().expect("text"));
+        system("pgrep", &["-f", &line])
+    }
+}
+
+impl Drop for Mount<'_> {
+    fn drop(&mut self) {
+        let _ = run(self.scratch, "umount dir");
+        let _ = Command::new("umount").args(["-q", "-l"]).arg(&self.dir).status();
+    }
+}
+
+/// Waits for something that takes a busy machine a while.
+fn await_that(what: &str, is_so: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(120);
+    while !is_so() {
+        assert!(Instant::now() < deadline, "{what}, not even after minutes");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn a_mounted_store_is_listed() {
+    let scratch = Scratch::new();
+    succeed(&scratch, "format store --size 64M");
+    let Some(mount) = Mount::new(&scratch) else { return };
+    fs::write(mount.dir.join("text"), "kept").expect("written");
+    fs::create_dir(mount.dir.join("a b")).expect("made");
+    for name in [&b"two\nlines"[..], b"no \xff text", b"\"quoted\""] {
+        fs::write(mount.dir.join("a b").join(OsStr::from_bytes(name)), name).expect("written");
+    }
+    succeed(&scratch, "umount dir");
+    let paths = [&b"store"[..], b"store:", b"store:/a b/./", b"store:text", b"store:a b/no \xff text"];
+    let list = |path: &[u8]| lacuna(&scratch).arg("ls").arg(OsStr::from_bytes(path)).output().expect("runs");
+    let unmounted = paths.map(list);
+    for output in &unmounted {
+        assert!(output.status.success() && !output.stdout.is_empty(), "{output:?}");
+    }
+    drop(mount);
+    let mount = Mount::new(&scratch).expect("mounts again");
+    let mounted = paths.map(list);
+    let missing = run(&scratch, "ls store:none");
+    let busy = run(&scratch, "cat store:text");
+    drop(mount);
+    assert_eq!(mounted, unmounted);
+    refused(&missing, &["store:/none", "no such file"]);
+    refused(&busy, &["store", "in use", "mounted on", "dir"]);
+}
+
+#[test]
+fn a_mounted_store_is_scrubbed() {
+    let scratch = Scratch::new();
+    succeed(&scratch, "format store --size 256M");
+    let Some(mount) = Mount::new(&scratch) else { return };
+    let data: Vec<u8> =
+        (0..1_u32 << 20).flat_map(|n| (n.wrapping_mul(2_654_435_761)).to_le_bytes()).collect();
+    for name in ["victim", "other"] {
+        fs::File::create(mount.dir.join(name))
+            .and_then(|mut file| file.write_all(&data).and(file.sync_all()))
+            .expect("written");
+    }
+    // Beside writes that make collection necessary.
+    let is_over = AtomicBool::new(false);
+    let (scrubs, written) = thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let mut written = 0;
+            while !is_over.load(Relaxed) || written < 100 {
+                fs::write(mount.dir.join(format!("hot {}", written % 7)), &data[..1 << 20]).expect("written");
+                written += 1;
+            }
+            written
+        });
+        let scrubs =
+            ["scrub store", "scrub store --json", "scrub store --rate 1T"].map(|line| run(&scratch, line));
+        is_over.store(true, Relaxed);
+        (scrubs, writer.join().expect("writes"))
+    });
+    for (output, word) in scrubs.iter().zip(["all sound", "\"damage\": []", "all sound"]) {
+        assert!(output.status.success(), "{output:?} beside {written} writes");
+        assert!(String::from_utf8_lossy(&output.stdout).contains(word), "{output:?}");
+    }
+    // Who does not wait for its end ends it.
+    let scrubs = || {
+        fs::read_dir(format!("/proc/{}/task", mount.daemon())).expect("threads").flatten().any(|thread| {
+            fs::read_to_string(thread.path().join("comm")).is_ok_and(|name| name.trim() == "control-client")
+        })
+    };
+    let slow = || {
+        lacuna(&scratch)
+            .args(["scrub", "store", "--rate", "1K"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("runs")
+    };
+    let mut client = slow();
+    await_that("it does not begin", scrubs);
+    client.kill().expect("killed");
+    client.wait().expect("ended");
+    await_that("it goes on for nobody", || !scrubs());
+    // Nor does it keep a store open.
+    let mut client = slow();
+    let mut begun = String::new();
+    let stderr = client.stderr.take().expect("piped");
+    let mut stderr = BufReader::new(stderr);
+    stderr.read_line(&mut begun).expect("progress");
+    assert!(begun.contains("beside the mount"), "{begun}");
+    succeed(&scratch, "umount dir");
+    assert_eq!(client.wait().expect("ended").code(), Some(1));
+    let last = stderr.lines().last().expect("a reason").expect("text");
+    assert!(last.contains("store: unmounted"), "{last}");
+
+    let store = scratch.path("store");
+    let bytes = fs::read(&store).expect("read");
+    let at =
+        bytes.windows(512).position(|window| window == &data[1 << 20..][..512]).expect("it is in the store");
+    overwrite(&store, at as u64 + 100, 1, !bytes[at + 100]);
+    let unmounted = run(&scratch, "scrub store");
+    refused(&unmounted, &["store", "damaged in 1 places"]);
+    let remounted = Mount::new(&scratch).expect("mounts again");
+    let mounted = run(&scratch, "scrub store --rate 1G");
+    drop(remounted);
+    refused_at_last(&mounted, &["store", "damaged in 1 places"]);
+    // But for the name, which is the whole path for the process of the mount.
+    let found = String::from_utf8_lossy(&mounted.stdout).replace(store.to_str().expect("text"), "store");
+    assert_eq!(found, String::from_utf8_lossy(&unmounted.stdout));
+}
+
 #[test]
 fn a_mounted_store_grows() {
     let scratch = Scratch::new();
-    let dir = scratch.path("dir");
-    fs::create_dir(&dir).expect("made");
     succeed(&scratch, "format store --size 32M");
-    let mounted =
-        lacuna(&scratch).args(["mount", "store", "dir"]).stderr(Stdio::piped()).output().expect("runs");
-    if !mounted.status.success() {
-        eprintln!("SKIPPED: growing a mounted store: {}", String::from_utf8_lossy(&mounted.stderr));
-        return;
-    }
+    let Some(mount) = Mount::new(&scratch) else { return };
+    let dir = mount.dir.clone();
     let size = || system("stat", &["-f", "-c", "%b %S", dir.to_str().expect("text")]);
     let before = size();
     fs::write(dir.join("text"), "kept").expect("written");

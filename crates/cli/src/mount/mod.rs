@@ -22,7 +22,9 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
+use lacuna_device as device;
 use lacuna_ftl::Footprint;
+use lacuna_nvmfs::Error;
 use rustix::mount::UnmountFlags;
 
 use crate::size::Size;
@@ -164,6 +166,16 @@ fn absolute(path: &Path) -> Result<PathBuf> {
 fn is_dead(dir: &Path) -> bool {
     let dead = [ErrorKind::NotConnected, ErrorKind::ConnectionAborted];
     dir.metadata().is_err_and(|error| dead.contains(&error.kind()))
+}
+
+/// The way to a store that cannot be opened because it is mounted.
+pub(crate) fn hint(error: &anyhow::Error) -> Option<String> {
+    let busy = error.chain().find_map(|cause| match cause.downcast_ref()? {
+        Error::Device(device::Error::Busy { path }) => Some(path),
+        _ => None,
+    })?;
+    let dir = serve::dir_of(&absolute(busy).ok()?).ok()??;
+    Some(format!("; it is mounted on {}: use its files there", dir.display()))
 }
 
 fn block_size(text: &str) -> Result<u32, String> {

@@ -270,6 +270,11 @@ pub(super) fn store_mounted_on(dir: &Path) -> Result<Option<PathBuf>> {
     Ok(mounts()?.into_iter().rev().find(|mount| mount.dir == dir).map(|mount| mount.source))
 }
 
+/// A directory that `store` is mounted on.
+pub(super) fn dir_of(store: &Path) -> Result<Option<PathBuf>> {
+    Ok(mounts()?.into_iter().find(|mount| mount.source == store).map(|mount| mount.dir))
+}
+
 fn mounts() -> Result<Vec<Mounted>> {
     let table = fs::read("/proc/self/mountinfo").context("/proc/self/mountinfo")?;
     Ok(table.split(|byte| *byte == b'\n').filter_map(parse_mount).collect())
