@@ -10,6 +10,7 @@ mod helper;
 mod inherited;
 mod journal;
 mod map_memory;
+mod patience;
 mod remount;
 mod serve;
 mod watch;
@@ -135,6 +136,10 @@ pub(crate) struct Arguments {
     /// start it again; otherwise it goes on serving reads
     #[arg(long)]
     exit_on_failure: bool,
+    /// How long an unmounted store, or one whose process got SIGTERM, waits for space of the file system that it lies
+    /// in. Then it is closed as by a power cut: what was not synced is lost
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    close_timeout: u32,
     /// Started by `lacuna mount`: report on standard output when the mount is ready
     #[arg(long, hide = true, conflicts_with = "foreground")]
     background_process: bool,

@@ -31,7 +31,8 @@ use signal_hook::{
 };
 
 use super::{
-    Arguments, Atime, Cache, Carrier, daemon, flusher::Flusher, inherited, journal, map_memory, watch::Watch,
+    Arguments, Atime, Cache, Carrier, daemon, flusher::Flusher, inherited, journal, map_memory,
+    patience::Patience, watch::Watch,
 };
 use crate::{control, live};
 
@@ -88,14 +89,18 @@ fn serve(arguments: &Arguments) -> Result<()> {
     // The thread never ends, and must not keep the store locked: it is taken from it at the end.
     let on_signal = Arc::new(Mutex::new(Some(Arc::clone(&fs))));
     let served_by = Arc::clone(&on_signal);
+    let patience = Patience::new(&fs, arguments);
+    let on_end = patience.clone();
     thread::Builder::new().name("signals".into()).spawn(move || {
         for _ in signals.forever() {
+            patience.runs_out();
             stop(&dir, &store, &mut unmounter, &served_by);
         }
     })?;
     announce(arguments)?;
     log::info!("{name}: mounted on {}", arguments.dir.display());
     let served = session.serve();
+    on_end.runs_out();
     drop((flusher, watch, on_signal.lock().expect("nobody panics and goes on").take()));
     if served.is_err() {
         detach_dead(&arguments.dir, &arguments.store);
