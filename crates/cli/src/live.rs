@@ -1,6 +1,6 @@
 //! The answers of a mounted store on its control socket.
 
-use std::{fmt::Write, sync::Arc};
+use std::{fmt::Write, os::unix::fs::MetadataExt, sync::Arc};
 
 use lacuna_ftl::{Stats, StreamStats};
 use lacuna_fuse::{Kind, LATENCY_BOUNDS_US, Service, innodb::NoTrim};
@@ -48,8 +48,12 @@ pub(crate) fn answerer(facts: Facts, service: &Arc<Service>) -> Arc<Answerer> {
 /// The output of `lacuna info` for a store, without its tables.
 pub(crate) fn store_info(store: &str, fs: &Nvmfs) -> Value {
     let stats = fs.ftl().stats();
+    // A block device takes no space of a file system.
+    let file = std::fs::metadata(store).ok().filter(std::fs::Metadata::is_file);
     json!({
         "store": store,
+        "file_bytes": file.as_ref().map(std::fs::Metadata::len),
+        "file_bytes_taken": file.map(|file| file.blocks() * 512),
         "allocated_bytes": stats.allocated_bytes,
         "store_bytes": stats.store_bytes,
         "capacity_bytes": stats.capacity_bytes,

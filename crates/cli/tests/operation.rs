@@ -8,7 +8,7 @@ use std::{
     io::{BufRead, BufReader, Write},
     os::unix::{
         ffi::OsStrExt,
-        fs::{FileExt, PermissionsExt},
+        fs::{FileExt, MetadataExt, PermissionsExt},
     },
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
@@ -315,6 +315,89 @@ fn a_mounted_store_is_scrubbed() {
     // But for the name, which is the whole path for the process of the mount.
     let found = String::from_utf8_lossy(&mounted.stdout).replace(store.to_str().expect("text"), "store");
     assert_eq!(found, String::from_utf8_lossy(&unmounted.stdout));
+}
+
+/// A file system of `kind`, until it is dropped.
+struct Host(PathBuf);
+
+impl Host {
+    /// None, loudly, where we may not mount.
+    fn new(scratch: &Scratch, kind: &str, options: &str) -> Option<Host> {
+        let dir = scratch.path(kind);
+        fs::create_dir(&dir).expect("made");
+        let mounted = Command::new("mount").args(["-t", kind, "-o", options, kind]).arg(&dir).output();
+        if !mounted.is_ok_and(|output| output.status.success()) {
+            eprintln!("SKIPPED: a {kind} (needs root)");
+            return None;
+        }
+        Some(Host(dir))
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").args(["-q", "-l"]).arg(&self.0).status();
+    }
+}
+
+fn taken(file: &Path) -> u64 {
+    fs::metadata(file).expect("there").blocks() * 512
+}
+
+#[test]
+fn a_preallocated_store_keeps_its_space() {
+    let scratch = Scratch::new();
+    // The least that may fail for want of space: with a file that takes all of the rest.
+    let Some(host) = Host::new(&scratch, "tmpfs", "size=160M") else { return };
+    let store = host.0.join("store");
+    refused(
+        &run(&scratch, "format tmpfs/large --size 256M --preallocate"),
+        &["tmpfs/large", "no space left"],
+    );
+    assert!(!host.0.join("large").exists());
+    succeed(&scratch, "format tmpfs/store --size 64M --preallocate");
+    assert!(taken(&store) >= 64 * MIB, "{}", taken(&store));
+    std::os::unix::fs::symlink(&store, scratch.path("store")).expect("linked");
+    let Some(mount) = Mount::new(&scratch) else { return };
+    assert!(succeed(&scratch, "info store").contains("preallocated"));
+    let grown = run(&scratch, "grow store 128M");
+    assert!(grown.status.success(), "{grown:?}");
+    let too_large = run(&scratch, "grow store 256M");
+    let mut rest = fs::File::create(host.0.join("rest")).expect("made");
+    while rest.write_all(&[1; 1 << 12]).is_ok() {}
+    for round in 0..6_u8 {
+        fs::write(mount.dir.join("file"), vec![round; 40 << 20]).expect("it has its space");
+        system("sync", &[mount.dir.join("file").to_str().expect("text")]);
+        fs::remove_file(mount.dir.join("file")).expect("removed");
+    }
+    fs::write(mount.dir.join("file"), vec![7; 40 << 20]).expect("it has its space");
+    drop(mount);
+    refused(&too_large, &["store", "no space left"]);
+    assert_eq!(fs::metadata(&store).expect("there").len(), 128 * MIB);
+    assert!(taken(&store) >= 128 * MIB, "{}", taken(&store));
+    succeed(&scratch, "check store");
+    assert!(succeed(&scratch, "info store").contains("preallocated"));
+    // Anew, as another one.
+    drop(rest);
+    fs::remove_file(host.0.join("rest")).expect("removed");
+    refused(&run(&scratch, "format store --size 64M --preallocate"), &["store", "not 67108864"]);
+    succeed(&scratch, "format store --size 64M --force");
+    assert!(taken(&store) < 64 * MIB, "{}", taken(&store));
+    assert!(!succeed(&scratch, "info store").contains("preallocated"));
+}
+
+#[test]
+fn space_is_set_aside_or_refused() {
+    let scratch = Scratch::new();
+    if let Some(host) = Host::new(&scratch, "ramfs", "mode=0700") {
+        let refusal = run(&scratch, "format ramfs/store --size 64M --preallocate");
+        refused(&refusal, &["ramfs/store", "sets no space aside"]);
+        assert!(!host.0.join("store").exists());
+    }
+    if let Some(disk) = Loop::new(&sparse(&scratch, "disk", 64 * MIB), 512) {
+        let refusal = run(&scratch, &format!("format {} --preallocate", disk.path()));
+        refused(&refusal, &[disk.path(), "block device", "--preallocate"]);
+    }
 }
 
 #[test]
