@@ -28,6 +28,8 @@ mod reserve;
 #[cfg(feature = "shuttle")]
 #[path = "shuttle/main.rs"]
 mod scheduled;
+#[path = "superblocks.rs"]
+mod superblocks;
 
 use std::collections::BTreeMap;
 
@@ -68,6 +70,7 @@ const RULES: &[(&str, &str)] = &[
     ("age-counts", "policies::of_two_victims_the_old_one_is_collected_although_it_is_fuller"),
     ("lifetimes-group", "policies::what_is_overwritten_often_lies_apart_from_what_is_not"),
     ("growth-wipes", "grow::what_an_older_copy_left_behind_the_end_does_not_count"),
+    ("old-end-wiped", "superblocks::no_copy_stays_where_a_store_ended"),
 ];
 
 #[test]
