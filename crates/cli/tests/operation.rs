@@ -345,6 +345,28 @@ fn taken(file: &Path) -> u64 {
 }
 
 #[test]
+fn a_store_has_one_owner_by_all_its_names() {
+    let scratch = Scratch::new();
+    succeed(&scratch, "format store --size 64M");
+    std::os::unix::fs::symlink("store", scratch.path("link")).expect("linked");
+    fs::hard_link(scratch.path("store"), scratch.path("second")).expect("linked");
+    let Some(disk) = Loop::new(&scratch.path("store"), 512) else { return };
+    let Some(mount) = Mount::new(&scratch) else { return };
+    fs::create_dir(scratch.path("elsewhere")).expect("made");
+    for name in ["store", "link", "second", disk.path()] {
+        refused(&run(&scratch, &format!("mount {name} elsewhere")), &["in use by another process"]);
+        refused(&run(&scratch, &format!("rm {name}:text")), &["in use by another process"]);
+    }
+    drop(mount);
+    // The other way round.
+    succeed(&scratch, &format!("mount {} dir", disk.path()));
+    let refusals = ["store", "second"].map(|name| run(&scratch, &format!("mount {name} elsewhere")));
+    succeed(&scratch, "umount dir");
+    refusals.iter().for_each(|refusal| refused(refusal, &["in use by another process"]));
+    succeed(&scratch, "check store");
+}
+
+#[test]
 fn a_preallocated_store_keeps_its_space() {
     let scratch = Scratch::new();
     // The least that may fail for want of space: with a file that takes all of the rest.

@@ -7,8 +7,13 @@ mod ring;
 mod together;
 
 use std::{
-    env, fs, io,
-    os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt},
+    env,
+    ffi::OsStr,
+    fs, io,
+    os::unix::{
+        ffi::OsStrExt,
+        fs::{FileTypeExt, MetadataExt, OpenOptionsExt},
+    },
     path::{Path, PathBuf},
     sync::{
         Arc, OnceLock,
@@ -56,6 +61,8 @@ pub struct RawDevice {
     /// Started by the first request in flight.
     engine: OnceLock<Engine>,
     file: Arc<PositionalFile>,
+    /// The file behind a loop device, locked as well.
+    _behind: Option<fs::File>,
     geometry: GrowingGeometry,
     options: RawOptions,
     is_block_device: bool,
@@ -138,7 +145,7 @@ impl RawDevice {
             }
             flags |= OFlags::EXCL; // refused while it is mounted or held by another
         }
-        let file = claim(path, flags)?;
+        let Claimed { file, behind } = claim(path, flags)?;
         let size_bytes = measure(&file)?;
         let has_holes = has_holes(&file)?;
         let block = u64::from(file.io_align);
@@ -150,6 +157,7 @@ impl RawDevice {
             }),
             engine: OnceLock::new(),
             file: Arc::new(file),
+            _behind: behind,
             options,
             is_block_device,
             has_holes: AtomicBool::new(has_holes),
@@ -275,12 +283,18 @@ impl RawDevice {
 const CLAIM_PATIENCE: Duration = Duration::from_secs(1);
 const CLAIM_INTERVAL: Duration = Duration::from_millis(10);
 
+/// What an owner has locked.
+struct Claimed {
+    file: PositionalFile,
+    behind: Option<fs::File>,
+}
+
 /// Opens and locks `path`, which has one owner at a time.
-fn claim(path: &Path, flags: OFlags) -> Result<PositionalFile> {
+fn claim(path: &Path, flags: OFlags) -> Result<Claimed> {
     let deadline = Instant::now() + CLAIM_PATIENCE;
     loop {
-        if let Some(file) = try_claim(path, flags)? {
-            return Ok(file);
+        if let Some(claimed) = try_claim(path, flags)? {
+            return Ok(claimed);
         }
         if Instant::now() >= deadline {
             return Err(Error::Busy { path: PathBuf::from(path) });
@@ -290,7 +304,7 @@ fn claim(path: &Path, flags: OFlags) -> Result<PositionalFile> {
 }
 
 /// `None` while another owner holds it.
-fn try_claim(path: &Path, flags: OFlags) -> Result<Option<PositionalFile>> {
+fn try_claim(path: &Path, flags: OFlags) -> Result<Option<Claimed>> {
     let file = match PositionalFile::open(path, flags) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::ResourceBusy => return Ok(None),
@@ -301,11 +315,29 @@ fn try_claim(path: &Path, flags: OFlags) -> Result<Option<PositionalFile>> {
         true => FlockOperation::NonBlockingLockExclusive,
         false => FlockOperation::NonBlockingLockShared,
     };
-    match rustix::fs::flock(&file.file, lock) {
-        Ok(()) => Ok(Some(file)),
-        Err(Errno::WOULDBLOCK) => Ok(None),
-        Err(errno) => Err(file.error("lock", errno.into())),
+    let behind = file_behind(&file);
+    for locked in [Some(&file.file), behind.as_ref()].into_iter().flatten() {
+        match rustix::fs::flock(locked, lock) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => return Ok(None),
+            Err(errno) => return Err(file.error("lock", errno.into())),
+        }
     }
+    Ok(Some(Claimed { file, behind }))
+}
+
+/// The file that a loop device, or a partition of one, is made of: it may be opened as a store too. None where it cannot
+/// be found by the name that it had.
+fn file_behind(device: &PositionalFile) -> Option<fs::File> {
+    let metadata = device.file.metadata().ok().filter(|metadata| metadata.file_type().is_block_device())?;
+    let (major, minor) = (rustix::fs::major(metadata.rdev()), rustix::fs::minor(metadata.rdev()));
+    let name = ["loop", "../loop"]
+        .iter()
+        .find_map(|at| fs::read(format!("/sys/dev/block/{major}:{minor}/{at}/backing_file")).ok())?;
+    let name = Path::new(OsStr::from_bytes(name.strip_suffix(b"\n")?));
+    // Anything could have its name by now; opening a pipe would wait.
+    fs::metadata(name).ok().filter(fs::Metadata::is_file)?;
+    fs::File::open(name).ok()
 }
 
 /// Whether the system refuses writes to a block device. It would refuse them one by one, and open it all the same.
