@@ -366,6 +366,21 @@ fn a_store_has_one_owner_by_all_its_names() {
     succeed(&scratch, "check store");
 }
 
+/// A part of a store, as a copy that was broken off leaves it, gives back what it holds.
+#[test]
+fn what_is_left_of_a_truncated_store_is_saved_as_it_says() {
+    let scratch = Scratch::new();
+    succeed(&scratch, "format store --size 64M");
+    put(&scratch, "store", "kept");
+    let file = fs::OpenOptions::new().write(true).open(scratch.path("store")).expect("opens");
+    file.set_len(40 * MIB).expect("cut");
+    let refusal = run(&scratch, "rescue store saved");
+    refused(&refusal, &["store", "truncated", "truncate -s 67108864", "rescue"]);
+    file.set_len(64 * MIB).expect("as it says");
+    succeed(&scratch, "rescue store saved");
+    assert_eq!(fs::read_to_string(scratch.path("saved/text")).expect("saved"), "kept");
+}
+
 #[test]
 fn a_preallocated_store_keeps_its_space() {
     let scratch = Scratch::new();
