@@ -382,6 +382,32 @@ fn what_is_left_of_a_truncated_store_is_saved_as_it_says() {
 }
 
 #[test]
+fn a_store_is_mounted_without_a_place_for_its_socket() {
+    let scratch = Scratch::new();
+    succeed(&scratch, "format store --size 64M");
+    fs::create_dir(scratch.path("dir")).expect("made");
+    // Each in a mount namespace of its own, so that nobody else misses /run.
+    for breaks in ["mount -t tmpfs -o nr_inodes=1 none /run", "mount -t tmpfs -o ro none /run"] {
+        let script = format!(
+            "{breaks} || exit 77; $0 mount --foreground store dir 2>log & \
+             for i in $(seq 1200); do mountpoint -q dir && break; sleep 0.1; done; \
+             echo kept >dir/text && cat dir/text && umount dir && wait && cat log"
+        );
+        let mut shell = Command::new("unshare");
+        shell.args(["--mount", "sh", "-c", &script, env!("CARGO_BIN_EXE_lacuna")]);
+        let output = shell.current_dir(scratch.path(".")).output().expect("unshare");
+        let text = String::from_utf8_lossy(&output.stdout);
+        if output.status.code() == Some(77) || text.is_empty() && !rustix_is_root() {
+            eprintln!("SKIPPED: mounts of one's own (needs root)");
+            return;
+        }
+        assert!(text.starts_with("kept\n"), "{output:?}");
+        assert!(text.contains("no control socket") && text.contains("/run/lacuna"), "{text}");
+        succeed(&scratch, "check store");
+    }
+}
+
+#[test]
 fn a_preallocated_store_keeps_its_space() {
     let scratch = Scratch::new();
     // The least that may fail for want of space: with a file that takes all of the rest.

@@ -77,7 +77,11 @@ fn serve(arguments: &Arguments) -> Result<()> {
     let service = Arc::new(Service::new(Arc::clone(&fs), service_options(arguments)));
     let facts = live::Facts { store: name.clone(), read_only: arguments.read_only, map_memory };
     let answerer = live::answerer(facts, &service);
-    let listener = control::Listener::start(&arguments.store, answerer).context("the control socket")?;
+    let listener = match control::Listener::start(&arguments.store, answerer) {
+        // A machine whose /run is full or broken needs its data all the same.
+        Err(error) if is_no_place(&error) => Err(error),
+        started => Ok(started.context("the control socket")?),
+    };
     if arguments.fcta {
         make_fcta()?;
     }
@@ -98,6 +102,9 @@ fn serve(arguments: &Arguments) -> Result<()> {
         }
     })?;
     announce(arguments)?;
+    if let Err(error) = &listener {
+        log::warn!("{name}: no control socket, so info, check and metrics cannot ask this mount: {error}");
+    }
     log::info!("{name}: mounted on {}", arguments.dir.display());
     let served = session.serve();
     on_end.runs_out();
@@ -115,6 +122,12 @@ fn serve(arguments: &Arguments) -> Result<()> {
     served.with_context(|| format!("{}: not served any more", arguments.dir.display()))?;
     log::info!("{name}: unmounted and closed");
     Ok(())
+}
+
+/// Whether there is no place for a file where it should be made.
+fn is_no_place(error: &io::Error) -> bool {
+    use io::ErrorKind::{NotFound, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+    matches!(error.kind(), NotFound | QuotaExceeded | ReadOnlyFilesystem | StorageFull)
 }
 
 /// Detaches a mount without a serving process from its directory. Files that are open in it stay unusable.
