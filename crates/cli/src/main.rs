@@ -34,10 +34,11 @@ mod trace;
 mod trimbench;
 mod verdict;
 
-use std::{ffi::OsString, path::Path, process::ExitCode};
+use std::{ffi::OsString, path::Path, process::ExitCode, sync::Arc};
 
 use anyhow::Result;
 use clap::{Parser, Subcommand, error::ErrorKind};
+use signal_hook::consts::SIGXFSZ;
 
 pub(crate) use output::{complain, say};
 
@@ -87,6 +88,9 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    // Beyond a limit of the size of files writes then fail with EFBIG, where they would kill the process.
+    let caught = signal_hook::flag::register(SIGXFSZ, Arc::default());
+    caught.expect("this signal may be caught");
     let line = match words(std::env::args_os()) {
         Ok(line) => line,
         Err(usage) => {

@@ -201,3 +201,25 @@ impl Pauses {
         self.begun = Instant::now();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_follow_the_pace() {
+        let second = Duration::from_secs(1);
+        let now = Instant::now();
+        let started = now.checked_sub(10 * second).expect("the machine has run for ten seconds");
+        let rest = |pace, bytes| {
+            let begun = now.checked_sub(2 * second).expect("it has run for longer");
+            Pauses { pace, started, begun, ended: now, bytes }.rest()
+        };
+        assert_eq!(rest(Pace::Full, 1 << 40), Duration::ZERO);
+        // Reading took two seconds, and has ended just now.
+        assert!(rest(Pace::Quarter, 1) <= 6 * second && rest(Pace::Quarter, 1) > Duration::ZERO);
+        assert_eq!(rest(Pace::BytesPerSecond(100), 900), Duration::ZERO);
+        assert!(rest(Pace::BytesPerSecond(100), 1_000_000) > 9000 * second);
+        assert!(rest(Pace::BytesPerSecond(0), 1) > 9000 * second, "a rate from elsewhere");
+    }
+}

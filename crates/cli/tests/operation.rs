@@ -366,6 +366,35 @@ fn a_store_has_one_owner_by_all_its_names() {
     succeed(&scratch, "check store");
 }
 
+/// A limit of the size of files, as shells and services set it, is an error and kills nothing.
+#[test]
+fn a_limit_of_file_sizes_kills_no_mount() {
+    let scratch = Scratch::new();
+    let limited = |command: &str| {
+        // In units of 512 bytes: 48 MiB.
+        let script = format!("ulimit -f 98304 && exec $0 {command}");
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &script, env!("CARGO_BIN_EXE_lacuna")]).current_dir(scratch.path("."));
+        shell.output().expect("sh")
+    };
+    refused(&limited("format store --size 64M"), &["store", "File too large"]);
+    assert!(!scratch.path("store").exists());
+    succeed(&scratch, "format store --size 32M");
+    fs::create_dir(scratch.path("dir")).expect("made");
+    let mounted = limited("mount store dir");
+    if !mounted.status.success() {
+        eprintln!("SKIPPED: a mounted store: {}", String::from_utf8_lossy(&mounted.stderr));
+        return;
+    }
+    let mount = Mount { scratch: &scratch, dir: scratch.path("dir") };
+    let too_large = run(&scratch, "grow store 64M");
+    let written = fs::write(mount.dir.join("text"), "kept");
+    drop(mount);
+    refused(&too_large, &["store", "File too large"]);
+    written.expect("it is served still");
+    assert_eq!(succeed(&scratch, "cat store:text"), "kept");
+}
+
 /// A part of a store, as a copy that was broken off leaves it, gives back what it holds.
 #[test]
 fn what_is_left_of_a_truncated_store_is_saved_as_it_says() {
