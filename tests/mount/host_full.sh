@@ -59,5 +59,38 @@ mount -o remount,size=400M "$small"
 "$LACUNA" check "$store" || fail "not sound after a kill"
 mount_store
 [ "$(sha256sum <"$mnt/later")" = "$later" ] || fail "what was synced is lost by a kill"
+umount_store
+
+# Unmounted, and told to end, while it waits: the process ends in bounded time, and says what is lost.
+fill_again() {
+    "$LACUNA" mount --foreground --close-timeout 2 --transport "${LACUNA_TRANSPORT:-auto}" --threads 4 \
+        "$store" "$mnt" 2>"$WORK/log" &
+    serving=$!
+    await "not mounted" mountpoint -q "$mnt"
+    await "space cannot be taken away" leave_no_space
+    while head -c 1M /dev/urandom >"$mnt/again$number" 2>/dev/null; do
+        number=$((number + 1))
+        [ "$number" -lt 800 ] || fail "a full host holds 800 MB"
+    done
+    await "nobody says that it waits" waits 1
+}
+ended() {
+    wait "$serving" && fail "it ends as if nothing were lost"
+    grep -q 'no space.*closed as by a power cut. [1-9][0-9]* changes since the last sync are lost' "$WORK/log" ||
+        fail "what is lost is not said: $(cat "$WORK/log")"
+    mountpoint -q "$mnt" && fail "still mounted"
+    mount -o remount,size=800M "$small"
+    "$LACUNA" check "$store" || fail "not sound after it was closed without space"
+}
+fill_again
+umount "$mnt" || fail "not unmounted"
+ended
+fill_again
+(echo more >>"$mnt/later"; sync "$mnt/later") 2>/dev/null && fail "a sync returns without space" &
+kill -TERM "$serving"
+ended
+wait
+mount_store
+[ "$(head -c 8M "$mnt/later" | sha256sum)" = "$later" ] || fail "what was synced is lost by an unmount"
 check_store
 echo "host_full: passed"

@@ -2,9 +2,16 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use lacuna_nvmfs::{CheckDepth, OpenedVfs, VfsOptions};
+use lacuna_nvmfs::{CheckDepth, OpenedVfs};
 
-use crate::{control, info::holds_tables, look::Look, printable::one_line, progress::Shown, say};
+use crate::{
+    control,
+    info::holds_tables,
+    look::{Look, reading_all},
+    printable::one_line,
+    progress::Shown,
+    say,
+};
 
 /// Prove that a store is sound, from the flash up to its tables; exit code 0 if it is
 #[derive(Args)]
@@ -13,17 +20,12 @@ pub(crate) struct Arguments {
     store: PathBuf,
 }
 
-/// For the map: several times as much as a check reads at once.
-pub(crate) const MAP_MEMORY: u64 = 128 << 20;
-
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let name = arguments.store.display();
     if let Some(findings) = control::ask(&arguments.store, "check")? {
         return report(&name.to_string(), &findings.lines().collect::<Vec<_>>(), "");
     }
-    let mut options = VfsOptions::default();
-    options.options.ftl.map_memory = Some(MAP_MEMORY);
-    let look = Look::at(&arguments.store, options)?;
+    let look = Look::at(&arguments.store, reading_all())?;
     let opened = &look.opened;
     let mut summary = String::new();
     let mut findings = Vec::new();

@@ -2,8 +2,9 @@
 //!
 //! A store has one owner. While it is mounted, `lacuna info`, `check` and `metrics` cannot open it, so
 //! they ask its owner on a Unix socket: one line with the question, then the answer until the end of the
-//! stream. Its first line is `ok` or `error: why`. A question that starts with `GET ` is taken for HTTP
-//! and answered with the metrics, so that Prometheus' exporters and `curl --unix-socket` can ask too.
+//! stream. Its first line is `ok` or `error: why`; lines with the progress of long work may precede it. A question that
+//! starts with `GET ` is taken for HTTP and answered with the metrics, so that Prometheus' exporters and
+//! `curl --unix-socket` can ask too.
 //!
 //! The socket's name follows from the identity of the store file or block device, not from its path: all
 //! paths to a store lead to the same socket. It lies in `/run/lacuna` for root, else in the user's own
@@ -16,7 +17,8 @@
 //! 2. Either side looks at the other's user id (`SO_PEERCRED`): the owner answers its own user and root, and a client
 //!    believes its own user only.
 //! 3. No side waits for the other without end: an owner that does not take a question or answers no `ping` within
-//!    [`PATIENCE`] is reported. Only the answer of an owner that has answered a ping may take longer.
+//!    [`PATIENCE`] is reported. Only the answer of an owner that has answered a ping may take longer. Work that tells
+//!    its progress ends when its client has gone.
 
 use std::{
     fs, io,
@@ -37,8 +39,10 @@ use rustix::{
     process::{Uid, geteuid},
 };
 
-/// Longest question in bytes.
-const QUESTION_BYTES_MAX: u64 = 4096;
+use crate::printable::one_line;
+
+/// Longest question in bytes: one with a path of 4096 bytes, each written as a number.
+const QUESTION_BYTES_MAX: u64 = 32 << 10;
 /// How long a client may take over its question.
 const QUESTION_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -52,11 +56,20 @@ const ATTEMPT_PAUSE: Duration = Duration::from_millis(20);
 /// What an owner answers whose store is being closed.
 pub(crate) const CLOSING: &str = "about to close";
 
-/// The question whose answer may take as long as reading the whole store.
-const LONG_QUESTION: &str = "check";
+/// Questions that begin with these may take as long as reading the whole store.
+const LONG_QUESTIONS: [&str; 2] = ["check", "scrub"];
+
+/// What a line with progress begins with.
+const PROGRESS: &str = "progress: ";
+
+/// Tells the client of a question how far the work has come, in one line; false if it has gone.
+pub(crate) type Tell<'a> = &'a mut dyn FnMut(&str) -> bool;
+
+/// What is reported of work whose owner ended in the middle of it.
+pub(crate) const UNFINISHED: &str = "unmounted, or its process was killed, before all was read";
 
 /// Answers a question, or returns the reason why not.
-pub(crate) type Answerer = dyn Fn(&str) -> Result<String, String> + Send + Sync;
+pub(crate) type Answerer = dyn Fn(&str, Tell<'_>) -> Result<String, String> + Send + Sync;
 
 /// The socket of a store, listened on by a thread until this is dropped.
 pub(crate) struct Listener {
@@ -96,15 +109,18 @@ impl Drop for Listener {
 
 fn serve(mut client: UnixStream, answerer: &Answerer) -> io::Result<()> {
     client.set_read_timeout(Some(QUESTION_TIMEOUT))?;
+    client.set_write_timeout(Some(PATIENCE))?;
     let mut question = String::new();
     BufReader::new(&client).take(QUESTION_BYTES_MAX).read_line(&mut question)?;
     let question = question.trim();
+    let mut to_client = &client;
+    let mut tell = |line: &str| writeln!(to_client, "{PROGRESS}{line}").is_ok();
     if question.starts_with("GET ") {
-        let body = answerer("metrics").unwrap_or_default();
+        let body = answerer("metrics", &mut tell).unwrap_or_default();
         let head = "HTTP/1.0 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nConnection: close\r\n";
         return write!(client, "{head}Content-Length: {}\r\n\r\n{body}", body.len());
     }
-    match answerer(question) {
+    match answerer(question, &mut tell) {
         Ok(answer) => write!(client, "ok\n{answer}"),
         Err(reason) => writeln!(client, "error: {reason}"),
     }
@@ -115,8 +131,9 @@ fn may_ask(client: &UnixStream) -> bool {
     sockopt::socket_peercred(client).is_ok_and(|peer| peer.uid.is_root() || peer.uid == geteuid())
 }
 
-/// Asks the owner of `store`; `None` when no process listens. If the owner closes the store or ends during the question,
-/// it is repeated, so that the answer is the next owner's, or `None`.
+/// Asks the owner of `store`, and shows the progress that it tells; `None` when no process listens. If the owner closes
+/// the store or ends before it told any progress, the question is repeated, so that the answer is the next owner's, or
+/// `None`.
 pub(crate) fn ask(store: &Path, question: &str) -> anyhow::Result<Option<String>> {
     let name = store.display();
     let directory = Directory::of_this_user();
@@ -124,10 +141,11 @@ pub(crate) fn ask(store: &Path, question: &str) -> anyhow::Result<Option<String>
         return Ok(None);
     }
     let socket = directory.path.join(socket_name(store).with_context(|| name.to_string())?);
-    if question == LONG_QUESTION && ask_until(&socket, "ping", END_TIMEOUT, Some(PATIENCE))?.is_none() {
+    let is_long = LONG_QUESTIONS.iter().any(|long| question.starts_with(long));
+    if is_long && ask_until(&socket, "ping", END_TIMEOUT, Some(PATIENCE))?.is_none() {
         return Ok(None);
     }
-    let patience = (question != LONG_QUESTION).then_some(PATIENCE);
+    let patience = (!is_long).then_some(PATIENCE);
     ask_until(&socket, question, END_TIMEOUT, patience).with_context(|| name.to_string())
 }
 
@@ -191,16 +209,35 @@ fn ask_once(socket: &Path, question: &str, patience: Option<Duration>) -> io::Re
     }
     stream.set_read_timeout(patience)?;
     writeln!(stream, "{question}")?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer)?;
+    let mut has_begun = false;
+    let answer = match read_answer(stream, &mut has_begun) {
+        Err(error) if has_begun && is_cut_off(&error) => String::new(),
+        answer => answer?,
+    };
     Ok(match answer.split_once('\n') {
         Some(("ok", body)) => Answered::Body(body.to_owned()),
         Some((error, _)) => match error.trim_start_matches("error: ") {
             CLOSING => Answered::Ending,
             reason => Answered::Refused(reason.to_owned()),
         },
+        None if has_begun => Answered::Refused(UNFINISHED.to_owned()),
         None => Answered::Ending,
     })
+}
+
+/// Reads an answer to its end, and shows the progress that precedes it: then `has_begun` becomes true.
+fn read_answer(stream: UnixStream, has_begun: &mut bool) -> io::Result<String> {
+    let mut stream = BufReader::new(stream);
+    let mut answer = String::new();
+    while stream.read_line(&mut answer)? > 0
+        && let Some(progress) = answer.strip_prefix(PROGRESS)
+    {
+        eprintln!("{}", one_line(progress.trim_end()));
+        *has_begun = true;
+        answer.clear();
+    }
+    stream.read_to_string(&mut answer)?;
+    Ok(answer)
 }
 
 /// Connects, or fails when the owner takes no connection for [`PATIENCE`].
@@ -360,13 +397,16 @@ mod tests {
         let store = directory.path().join("store");
         fs::write(&store, b"x").expect("store file");
         assert!(ask(&store, "info").expect("nobody listens").is_none());
-        let answerer = |question: &str| match question {
+        let answerer = |question: &str, tell: Tell<'_>| match question {
+            "ping" => Ok(String::new()),
+            "scrub" => Ok(format!("{}\n", tell("half") && tell("whole"))),
             "info" => Ok("fine\n".to_owned()),
             "metrics" => Ok("m 1\n".to_owned()),
             _ => Err("no such question".to_owned()),
         };
         let listener = Listener::start(&store, Arc::new(answerer)).expect("listens");
         assert_eq!(ask(&store, "info").expect("answer").as_deref(), Some("fine\n"));
+        assert_eq!(ask(&store, "scrub").expect("answer").as_deref(), Some("true\n"), "without its progress");
         let error = ask(&store, "what").expect_err("an error");
         assert!(format!("{error:#}").ends_with("store: no such question"), "{error:#}");
         let link = directory.path().join("link");

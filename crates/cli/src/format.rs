@@ -1,9 +1,4 @@
-use std::{
-    fs,
-    io::ErrorKind,
-    os::unix::fs::FileTypeExt,
-    path::{Path, PathBuf},
-};
+use std::{fs, io::ErrorKind, os::unix::fs::FileTypeExt, path::PathBuf};
 
 use anyhow::{Result, bail};
 use clap::Args;
@@ -19,6 +14,9 @@ pub(crate) struct Arguments {
     /// Size of the store, such as 8G; needed for a new file. A block device is used whole by default
     #[arg(long)]
     size: Option<Size>,
+    /// Set the space of a store file aside at once, so that its file system cannot run out of it later
+    #[arg(long)]
+    preallocate: bool,
     /// Overwrite whatever is there
     #[arg(long)]
     force: bool,
@@ -27,18 +25,26 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let mut options = FormatOptions::default();
     options.ftl.force = arguments.force;
-    let (file_bytes, capacity_bytes) = sizes(&arguments.store, arguments.size)?;
+    options.preallocate = arguments.preallocate;
+    let (file_bytes, capacity_bytes) = sizes(arguments)?;
     options.ftl.capacity_bytes = capacity_bytes;
     format_path(&arguments.store, file_bytes, &options)?;
     say(&format!("{}: formatted\n", arguments.store.display()))
 }
 
 /// The sizes that a store file, and the store on a block device, are given; else they have what there is.
-fn sizes(store: &Path, wanted: Option<Size>) -> Result<(Option<u64>, Option<u64>)> {
-    let bytes = wanted.map(|size| size.0);
+fn sizes(arguments: &Arguments) -> Result<(Option<u64>, Option<u64>)> {
+    let store = &arguments.store;
+    let bytes = arguments.size.map(|size| size.0);
     match fs::metadata(store) {
+        Ok(found) if found.file_type().is_block_device() && arguments.preallocate => {
+            bail!(
+                "{}: a block device has all of its space; --preallocate is for store files",
+                store.display()
+            )
+        }
         Ok(found) if found.file_type().is_block_device() => Ok((None, bytes)),
-        Err(error) if error.kind() == ErrorKind::NotFound && wanted.is_none() => {
+        Err(error) if error.kind() == ErrorKind::NotFound && bytes.is_none() => {
             bail!("{}: there is none, and a new store file needs a --size", store.display())
         }
         _ => Ok((bytes, None)),

@@ -243,6 +243,10 @@ fn text(info: &Value, tables: &[TableInfo], images: &Images) -> String {
     for (title, name) in [("live bytes", "allocated_bytes"), ("space taken", "store_bytes")] {
         let _ = writeln!(text, "  {title:<11} {:>10.1} MB", mb(number(name).unwrap_or(0)));
     }
+    if let (Some(bytes), Some(taken)) = (number("file_bytes"), number("file_bytes_taken")) {
+        let kept = if taken >= bytes { ", preallocated" } else { "" };
+        let _ = writeln!(text, "  its file    {:>10.1} MB of its file system{kept}", mb(taken));
+    }
     if let Some(mount) = info.get("mount") {
         text += &mount_text(mount);
         return text;

@@ -1,6 +1,6 @@
 //! The answers of a mounted store on its control socket.
 
-use std::{fmt::Write, sync::Arc};
+use std::{fmt::Write, os::unix::fs::MetadataExt, sync::Arc};
 
 use lacuna_ftl::{Stats, StreamStats};
 use lacuna_fuse::{Kind, LATENCY_BOUNDS_US, Service, innodb::NoTrim};
@@ -9,8 +9,9 @@ use serde_json::{Value, json};
 
 use crate::{
     control::{Answerer, CLOSING},
-    grow,
+    files, grow,
     printable::one_line,
+    scrub,
 };
 
 /// What is said about a mount that the service does not know.
@@ -21,21 +22,25 @@ pub(crate) struct Facts {
     pub(crate) map_memory: u64,
 }
 
-/// Answers `ping`, `info`, `check`, `metrics` and `grow SIZE`.
+/// Answers `ping`, `info`, `check`, `metrics`, `grow SIZE`, `ls PATH` and `scrub RATE`.
 pub(crate) fn answerer(facts: Facts, service: &Arc<Service>) -> Arc<Answerer> {
     // Weak, so that a client that asks for long does not keep the store open.
-    let service = Arc::downgrade(service);
-    Arc::new(move |question| {
-        let service = service.upgrade().ok_or(CLOSING)?;
-        match question {
-            "ping" => Ok(String::new()),
-            "info" => Ok(info(&facts, &service).to_string()),
-            "check" => check(service.fs()),
-            "metrics" => Ok(metrics(&facts, &service)),
-            _ => match question.strip_prefix("grow ") {
-                Some(size) => grow::answer(service.fs(), size),
-                None => Err(format!("no such question: {question}")),
-            },
+    let mounted = Arc::downgrade(service);
+    Arc::new(move |question, tell| {
+        let service = mounted.upgrade().ok_or(CLOSING)?;
+        match question.split_once(' ').unwrap_or((question, "")) {
+            ("ping", "") => Ok(String::new()),
+            ("info", "") => Ok(info(&facts, &service).to_string()),
+            ("check", "") => check(service.fs()),
+            ("metrics", "") => Ok(metrics(&facts, &service)),
+            ("grow", size) => grow::answer(service.fs(), size),
+            ("ls", path) => files::answer_listing(service.fs(), path),
+            ("scrub", rate) => {
+                let fs = Arc::clone(service.fs());
+                drop(service);
+                scrub::answer(&fs, rate, &|| mounted.strong_count() > 0, tell)
+            }
+            _ => Err(format!("no such question: {question}")),
         }
     })
 }
@@ -43,8 +48,12 @@ pub(crate) fn answerer(facts: Facts, service: &Arc<Service>) -> Arc<Answerer> {
 /// The output of `lacuna info` for a store, without its tables.
 pub(crate) fn store_info(store: &str, fs: &Nvmfs) -> Value {
     let stats = fs.ftl().stats();
+    // A block device takes no space of a file system.
+    let file = std::fs::metadata(store).ok().filter(std::fs::Metadata::is_file);
     json!({
         "store": store,
+        "file_bytes": file.as_ref().map(std::fs::Metadata::len),
+        "file_bytes_taken": file.map(|file| file.blocks() * 512),
         "allocated_bytes": stats.allocated_bytes,
         "store_bytes": stats.store_bytes,
         "capacity_bytes": stats.capacity_bytes,

@@ -3,8 +3,8 @@
 //! Every failure is one line `lacuna: <place>: <cause>` on standard error: exit code 2 when the
 //! command line makes no sense, else 1.
 //!
-//! layers: printable < control, output, progress, size, trace < grow, look < live, phases, tables < info < check, table
-//! layers: < files, flash_model, format, iobench, linkbench, mariadb_demo, metrics, mount, scrub, tpcc, trimbench
+//! layers: printable < output < control, progress, size, trace < look < files, grow, scrub < live, phases, tables < info
+//! layers: < check, table < flash_model, format, iobench, linkbench, mariadb_demo, metrics, mount, tpcc, trimbench
 //! layers: < verdict
 
 mod check;
@@ -34,10 +34,11 @@ mod trace;
 mod trimbench;
 mod verdict;
 
-use std::{ffi::OsString, path::Path, process::ExitCode};
+use std::{ffi::OsString, path::Path, process::ExitCode, sync::Arc};
 
 use anyhow::Result;
 use clap::{Parser, Subcommand, error::ErrorKind};
+use signal_hook::consts::SIGXFSZ;
 
 pub(crate) use output::{complain, say};
 
@@ -87,6 +88,9 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    // Beyond a limit of the size of files writes then fail with EFBIG, where they would kill the process.
+    let caught = signal_hook::flag::register(SIGXFSZ, Arc::default());
+    caught.expect("this signal may be caught");
     let line = match words(std::env::args_os()) {
         Ok(line) => line,
         Err(usage) => {
@@ -128,7 +132,8 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            complain(&chain(&error));
+            let hint = mount::hint(&error).unwrap_or_default();
+            complain(&format!("{}{hint}", chain(&error)));
             ExitCode::FAILURE
         }
     }

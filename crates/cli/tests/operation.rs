@@ -3,10 +3,18 @@
 mod support;
 
 use std::{
+    ffi::OsStr,
     fs,
-    os::unix::fs::{FileExt, PermissionsExt},
+    io::{BufRead, BufReader, Write},
+    os::unix::{
+        ffi::OsStrExt,
+        fs::{FileExt, MetadataExt, PermissionsExt},
+    },
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    thread,
+    time::{Duration, Instant},
 };
 
 use lacuna_engine::{Store, StoreOptions, TableOptions};
@@ -16,10 +24,16 @@ use support::{Scratch, lacuna, run, succeed};
 const MIB: u64 = 1 << 20;
 
 fn refused(output: &Output, words: &[&str]) {
+    assert_eq!(output.stderr.iter().filter(|byte| **byte == b'\n').count(), 1, "{output:?}");
+    refused_at_last(output, words);
+}
+
+/// As [`refused`], by the last line: progress precedes it.
+fn refused_at_last(output: &Output, words: &[&str]) {
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{stderr}");
-    assert_eq!(stderr.lines().count(), 1, "{stderr}");
-    words.iter().for_each(|word| assert!(stderr.contains(word), "{stderr:?} does not say {word:?}"));
+    let last = stderr.lines().last().unwrap_or_default();
+    words.iter().for_each(|word| assert!(last.contains(word), "{stderr:?} does not say {word:?}"));
 }
 
 /// Runs a system's program, which must succeed; its standard output.
@@ -153,18 +167,337 @@ fn a_store_outlives_a_wipe_of_either_end() {
     assert_eq!(fs::read_to_string(scratch.path("rescued/text")).expect("read"), "kept");
 }
 
+/// A store that is mounted, until it is dropped.
+struct Mount<'a> {
+    scratch: &'a Scratch,
+    dir: PathBuf,
+}
+
+impl Mount<'_> {
+    /// Mounts `store` on `dir`; none, loudly, where we may not.
+    fn new(scratch: &Scratch) -> Option<Mount<'_>> {
+        let dir = scratch.path("dir");
+        fs::create_dir_all(&dir).expect("made");
+        let mounted = run(scratch, "mount store dir");
+        if !mounted.status.success() {
+            eprintln!("SKIPPED: a mounted store: {}", String::from_utf8_lossy(&mounted.stderr));
+            return None;
+        }
+        Some(Mount { scratch, dir })
+    }
+
+    /// The process that serves it.
+    fn daemon(&self) -> String {
+        let store = self.scratch.path("store");
+        let line = format!("background-process .* {}", store.to_str().expect("text"));
+        system("pgrep", &["-f", &line])
+    }
+}
+
+impl Drop for Mount<'_> {
+    fn drop(&mut self) {
+        let _ = run(self.scratch, "umount dir");
+        let _ = Command::new("umount").args(["-q", "-l"]).arg(&self.dir).status();
+    }
+}
+
+/// Waits for something that takes a busy machine a while.
+fn await_that(what: &str, is_so: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(120);
+    while !is_so() {
+        assert!(Instant::now() < deadline, "{what}, not even after minutes");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn a_mounted_store_is_listed() {
+    let scratch = Scratch::new();
+    succeed(&scratch, "format store --size 64M");
+    let Some(mount) = Mount::new(&scratch) else { return };
+    fs::write(mount.dir.join("text"), "kept").expect("written");
+    fs::create_dir(mount.dir.join("a b")).expect("made");
+    for name in [&b"two\nlines"[..], b"no \xff text", b"\"quoted\""] {
+        fs::write(mount.dir.join("a b").join(OsStr::from_bytes(name)), name).expect("written");
+    }
+    succeed(&scratch, "umount dir");
+    let paths = [&b"store"[..], b"store:", b"store:/a b/./", b"store:text", b"store:a b/no \xff text"];
+    let list = |path: &[u8]| lacuna(&scratch).arg("ls").arg(OsStr::from_bytes(path)).output().expect("runs");
+    let unmounted = paths.map(list);
+    for output in &unmounted {
+        assert!(output.status.success() && !output.stdout.is_empty(), "{output:?}");
+    }
+    drop(mount);
+    let mount = Mount::new(&scratch).expect("mounts again");
+    let mounted = paths.map(list);
+    let missing = run(&scratch, "ls store:none");
+    let busy = run(&scratch, "cat store:text");
+    drop(mount);
+    assert_eq!(mounted, unmounted);
+    refused(&missing, &["store:/none", "no such file"]);
+    refused(&busy, &["store", "in use", "mounted on", "dir"]);
+}
+
+#[test]
+fn a_mounted_store_is_scrubbed() {
+    let scratch = Scratch::new();
+    succeed(&scratch, "format store --size 256M");
+    let Some(mount) = Mount::new(&scratch) else { return };
+    let data: Vec<u8> =
+        (0..1_u32 << 20).flat_map(|n| (n.wrapping_mul(2_654_435_761)).to_le_bytes()).collect();
+    for name in ["victim", "other"] {
+        fs::File::create(mount.dir.join(name))
+            .and_then(|mut file| file.write_all(&data).and(file.sync_all()))
+            .expect("written");
+    }
+    // Beside writes that make collection necessary.
+    let is_over = AtomicBool::new(false);
+    let (scrubs, written) = thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let mut written = 0;
+            while !is_over.load(Relaxed) || written < 100 {
+                fs::write(mount.dir.join(format!("hot {}", written % 7)), &data[..1 << 20]).expect("written");
+                written += 1;
+            }
+            written
+        });
+        let scrubs =
+            ["scrub store", "scrub store --json", "scrub store --rate 1T"].map(|line| run(&scratch, line));
+        is_over.store(true, Relaxed);
+        (scrubs, writer.join().expect("writes"))
+    });
+    for (output, word) in scrubs.iter().zip(["all sound", "\"damage\": []", "all sound"]) {
+        assert!(output.status.success(), "{output:?} beside {written} writes");
+        assert!(String::from_utf8_lossy(&output.stdout).contains(word), "{output:?}");
+    }
+    // Who does not wait for its end ends it.
+    let scrubs = || {
+        fs::read_dir(format!("/proc/{}/task", mount.daemon())).expect("threads").flatten().any(|thread| {
+            fs::read_to_string(thread.path().join("comm")).is_ok_and(|name| name.trim() == "control-client")
+        })
+    };
+    let slow = || {
+        lacuna(&scratch)
+            .args(["scrub", "store", "--rate", "1K"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("runs")
+    };
+    let mut client = slow();
+    await_that("it does not begin", scrubs);
+    client.kill().expect("killed");
+    client.wait().expect("ended");
+    await_that("it goes on for nobody", || !scrubs());
+    // Nor does it keep a store open.
+    let mut client = slow();
+    let mut begun = String::new();
+    let stderr = client.stderr.take().expect("piped");
+    let mut stderr = BufReader::new(stderr);
+    stderr.read_line(&mut begun).expect("progress");
+    assert!(begun.contains("beside the mount"), "{begun}");
+    succeed(&scratch, "umount dir");
+    assert_eq!(client.wait().expect("ended").code(), Some(1));
+    let last = stderr.lines().last().expect("a reason").expect("text");
+    assert!(last.contains("store: unmounted"), "{last}");
+
+    let store = scratch.path("store");
+    let bytes = fs::read(&store).expect("read");
+    let at =
+        bytes.windows(512).position(|window| window == &data[1 << 20..][..512]).expect("it is in the store");
+    overwrite(&store, at as u64 + 100, 1, !bytes[at + 100]);
+    let unmounted = run(&scratch, "scrub store");
+    refused(&unmounted, &["store", "damaged in 1 places"]);
+    let remounted = Mount::new(&scratch).expect("mounts again");
+    let mounted = run(&scratch, "scrub store --rate 1G");
+    drop(remounted);
+    refused_at_last(&mounted, &["store", "damaged in 1 places"]);
+    // But for the name, which is the whole path for the process of the mount.
+    let found = String::from_utf8_lossy(&mounted.stdout).replace(store.to_str().expect("text"), "store");
+    assert_eq!(found, String::from_utf8_lossy(&unmounted.stdout));
+}
+
+/// A file system of `kind`, until it is dropped.
+struct Host(PathBuf);
+
+impl Host {
+    /// None, loudly, where we may not mount.
+    fn new(scratch: &Scratch, kind: &str, options: &str) -> Option<Host> {
+        let dir = scratch.path(kind);
+        fs::create_dir(&dir).expect("made");
+        let mounted = Command::new("mount").args(["-t", kind, "-o", options, kind]).arg(&dir).output();
+        if !mounted.is_ok_and(|output| output.status.success()) {
+            eprintln!("SKIPPED: a {kind} (needs root)");
+            return None;
+        }
+        Some(Host(dir))
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").args(["-q", "-l"]).arg(&self.0).status();
+    }
+}
+
+fn taken(file: &Path) -> u64 {
+    fs::metadata(file).expect("there").blocks() * 512
+}
+
+#[test]
+fn a_store_has_one_owner_by_all_its_names() {
+    let scratch = Scratch::new();
+    succeed(&scratch, "format store --size 64M");
+    std::os::unix::fs::symlink("store", scratch.path("link")).expect("linked");
+    fs::hard_link(scratch.path("store"), scratch.path("second")).expect("linked");
+    let Some(disk) = Loop::new(&scratch.path("store"), 512) else { return };
+    let Some(mount) = Mount::new(&scratch) else { return };
+    fs::create_dir(scratch.path("elsewhere")).expect("made");
+    for name in ["store", "link", "second", disk.path()] {
+        refused(&run(&scratch, &format!("mount {name} elsewhere")), &["in use by another process"]);
+        refused(&run(&scratch, &format!("rm {name}:text")), &["in use by another process"]);
+    }
+    drop(mount);
+    // The other way round.
+    succeed(&scratch, &format!("mount {} dir", disk.path()));
+    let refusals = ["store", "second"].map(|name| run(&scratch, &format!("mount {name} elsewhere")));
+    succeed(&scratch, "umount dir");
+    refusals.iter().for_each(|refusal| refused(refusal, &["in use by another process"]));
+    succeed(&scratch, "check store");
+}
+
+/// A limit of the size of files, as shells and services set it, is an error and kills nothing.
+#[test]
+fn a_limit_of_file_sizes_kills_no_mount() {
+    let scratch = Scratch::new();
+    let limited = |command: &str| {
+        // In units of 512 bytes: 48 MiB.
+        let script = format!("ulimit -f 98304 && exec $0 {command}");
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &script, env!("CARGO_BIN_EXE_lacuna")]).current_dir(scratch.path("."));
+        shell.output().expect("sh")
+    };
+    refused(&limited("format store --size 64M"), &["store", "File too large"]);
+    assert!(!scratch.path("store").exists());
+    succeed(&scratch, "format store --size 32M");
+    fs::create_dir(scratch.path("dir")).expect("made");
+    let mounted = limited("mount store dir");
+    if !mounted.status.success() {
+        eprintln!("SKIPPED: a mounted store: {}", String::from_utf8_lossy(&mounted.stderr));
+        return;
+    }
+    let mount = Mount { scratch: &scratch, dir: scratch.path("dir") };
+    let too_large = run(&scratch, "grow store 64M");
+    let written = fs::write(mount.dir.join("text"), "kept");
+    drop(mount);
+    refused(&too_large, &["store", "File too large"]);
+    written.expect("it is served still");
+    assert_eq!(succeed(&scratch, "cat store:text"), "kept");
+}
+
+/// A part of a store, as a copy that was broken off leaves it, gives back what it holds.
+#[test]
+fn what_is_left_of_a_truncated_store_is_saved_as_it_says() {
+    let scratch = Scratch::new();
+    succeed(&scratch, "format store --size 64M");
+    put(&scratch, "store", "kept");
+    let file = fs::OpenOptions::new().write(true).open(scratch.path("store")).expect("opens");
+    file.set_len(40 * MIB).expect("cut");
+    let refusal = run(&scratch, "rescue store saved");
+    refused(&refusal, &["store", "truncated", "truncate -s 67108864", "rescue"]);
+    file.set_len(64 * MIB).expect("as it says");
+    succeed(&scratch, "rescue store saved");
+    assert_eq!(fs::read_to_string(scratch.path("saved/text")).expect("saved"), "kept");
+}
+
+#[test]
+fn a_store_is_mounted_without_a_place_for_its_socket() {
+    let scratch = Scratch::new();
+    succeed(&scratch, "format store --size 64M");
+    fs::create_dir(scratch.path("dir")).expect("made");
+    // Each in a mount namespace of its own, so that nobody else misses /run.
+    for breaks in ["mount -t tmpfs -o nr_inodes=1 none /run", "mount -t tmpfs -o ro none /run"] {
+        let script = format!(
+            "{breaks} || exit 77; $0 mount --foreground store dir 2>log & \
+             for i in $(seq 1200); do mountpoint -q dir && break; sleep 0.1; done; \
+             echo kept >dir/text && cat dir/text && umount dir && wait && cat log"
+        );
+        let mut shell = Command::new("unshare");
+        shell.args(["--mount", "sh", "-c", &script, env!("CARGO_BIN_EXE_lacuna")]);
+        let output = shell.current_dir(scratch.path(".")).output().expect("unshare");
+        let text = String::from_utf8_lossy(&output.stdout);
+        if output.status.code() == Some(77) || text.is_empty() && !rustix_is_root() {
+            eprintln!("SKIPPED: mounts of one's own (needs root)");
+            return;
+        }
+        assert!(text.starts_with("kept\n"), "{output:?}");
+        assert!(text.contains("no control socket") && text.contains("/run/lacuna"), "{text}");
+        succeed(&scratch, "check store");
+    }
+}
+
+#[test]
+fn a_preallocated_store_keeps_its_space() {
+    let scratch = Scratch::new();
+    // The least that may fail for want of space: with a file that takes all of the rest.
+    let Some(host) = Host::new(&scratch, "tmpfs", "size=160M") else { return };
+    let store = host.0.join("store");
+    refused(
+        &run(&scratch, "format tmpfs/large --size 256M --preallocate"),
+        &["tmpfs/large", "no space left"],
+    );
+    assert!(!host.0.join("large").exists());
+    succeed(&scratch, "format tmpfs/store --size 64M --preallocate");
+    assert!(taken(&store) >= 64 * MIB, "{}", taken(&store));
+    std::os::unix::fs::symlink(&store, scratch.path("store")).expect("linked");
+    let Some(mount) = Mount::new(&scratch) else { return };
+    assert!(succeed(&scratch, "info store").contains("preallocated"));
+    let grown = run(&scratch, "grow store 128M");
+    assert!(grown.status.success(), "{grown:?}");
+    let too_large = run(&scratch, "grow store 256M");
+    let mut rest = fs::File::create(host.0.join("rest")).expect("made");
+    while rest.write_all(&[1; 1 << 12]).is_ok() {}
+    for round in 0..6_u8 {
+        fs::write(mount.dir.join("file"), vec![round; 40 << 20]).expect("it has its space");
+        system("sync", &[mount.dir.join("file").to_str().expect("text")]);
+        fs::remove_file(mount.dir.join("file")).expect("removed");
+    }
+    fs::write(mount.dir.join("file"), vec![7; 40 << 20]).expect("it has its space");
+    drop(mount);
+    refused(&too_large, &["store", "no space left"]);
+    assert_eq!(fs::metadata(&store).expect("there").len(), 128 * MIB);
+    assert!(taken(&store) >= 128 * MIB, "{}", taken(&store));
+    succeed(&scratch, "check store");
+    assert!(succeed(&scratch, "info store").contains("preallocated"));
+    // Anew, as another one.
+    drop(rest);
+    fs::remove_file(host.0.join("rest")).expect("removed");
+    refused(&run(&scratch, "format store --size 64M --preallocate"), &["store", "not 67108864"]);
+    succeed(&scratch, "format store --size 64M --force");
+    assert!(taken(&store) < 64 * MIB, "{}", taken(&store));
+    assert!(!succeed(&scratch, "info store").contains("preallocated"));
+}
+
+#[test]
+fn space_is_set_aside_or_refused() {
+    let scratch = Scratch::new();
+    if let Some(host) = Host::new(&scratch, "ramfs", "mode=0700") {
+        let refusal = run(&scratch, "format ramfs/store --size 64M --preallocate");
+        refused(&refusal, &["ramfs/store", "sets no space aside"]);
+        assert!(!host.0.join("store").exists());
+    }
+    if let Some(disk) = Loop::new(&sparse(&scratch, "disk", 64 * MIB), 512) {
+        let refusal = run(&scratch, &format!("format {} --preallocate", disk.path()));
+        refused(&refusal, &[disk.path(), "block device", "--preallocate"]);
+    }
+}
+
 #[test]
 fn a_mounted_store_grows() {
     let scratch = Scratch::new();
-    let dir = scratch.path("dir");
-    fs::create_dir(&dir).expect("made");
     succeed(&scratch, "format store --size 32M");
-    let mounted =
-        lacuna(&scratch).args(["mount", "store", "dir"]).stderr(Stdio::piped()).output().expect("runs");
-    if !mounted.status.success() {
-        eprintln!("SKIPPED: growing a mounted store: {}", String::from_utf8_lossy(&mounted.stderr));
-        return;
-    }
+    let Some(mount) = Mount::new(&scratch) else { return };
+    let dir = mount.dir.clone();
     let size = || system("stat", &["-f", "-c", "%b %S", dir.to_str().expect("text")]);
     let before = size();
     fs::write(dir.join("text"), "kept").expect("written");

@@ -120,6 +120,9 @@ pub trait BlockDevice: Send + Sync {
         false
     }
 
+    /// From now on writes that find no space fail with [`Error::Full`], those that wait too.
+    fn stop_waiting(&self) {}
+
     /// Fills `buf` from byte `offset`.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()>;
 

@@ -3,8 +3,9 @@
 //! A store file has holes, so a write may need space that the file system below has not got any more. That is no failure
 //! of the device: nothing is lost as long as the bytes are in memory, and space may come back. So such a write waits and
 //! is tried again, as on a thin pool that queues, and the layer above takes on nothing more meanwhile.
-//! So a store whose host stays full cannot be closed: closing waits for its last writes, and only killing the process
-//! ends that. What was acknowledged as durable survives.
+//! So a store whose host stays full cannot be closed, because closing waits for its last writes, until somebody calls
+//! [`BlockDevice::stop_waiting`]. Then the writes fail, and the store stops as by a power cut: what was acknowledged as
+//! durable survives.
 //!
 //! 1. *A write that waits has not returned*, and its end has not been reported: a sync owes it nothing, and what a power
 //!    cut does to it is covered by the contract of every write in flight.
@@ -12,11 +13,12 @@
 //! 3. *Whoever begins a write without waiting for it waits for nothing here*: a thread of its own tries again. All writes
 //!    have ended when the device is dropped.
 //! 4. Only [`Error::Full`] is waited for, and only by writes.
+//! 5. *Waiting is over for good once it was stopped.* A write is tried once more after that before it fails.
 
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
         mpsc::{Receiver, Sender, channel},
     },
     thread::{self, JoinHandle},
@@ -31,10 +33,33 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// See the module.
 pub struct Patient {
     device: Arc<dyn BlockDevice>,
-    /// How many writes wait.
-    waiting: Arc<AtomicUsize>,
+    waiting: Arc<Waiting>,
     retries: Option<Sender<Retry>>,
     thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Waiting {
+    /// How many writes wait.
+    writes: AtomicUsize,
+    /// By invariant 5.
+    is_over: AtomicBool,
+}
+
+impl Waiting {
+    /// Tries `write`, after a pause, until it ends otherwise than for want of space.
+    fn until_there_is_space(&self, mut write: impl FnMut() -> Result<()>) -> Result<()> {
+        loop {
+            let is_last = self.is_over.load(Ordering::Acquire);
+            if !is_last {
+                thread::sleep(PAUSE);
+            }
+            match write() {
+                Err(Error::Full { .. }) if !is_last => {}
+                outcome => return outcome,
+            }
+        }
+    }
 }
 
 /// A write that nobody waits for, and that found no space.
@@ -51,7 +76,7 @@ impl Patient {
     /// When the thread that tries again cannot be started.
     pub fn new(device: Arc<dyn BlockDevice>) -> Result<Patient> {
         let (retries, begun) = channel();
-        let waiting = Arc::new(AtomicUsize::new(0));
+        let waiting = Arc::<Waiting>::default();
         let (below, counter) = (Arc::clone(&device), Arc::clone(&waiting));
         let thread = thread::Builder::new()
             .name("patient".into())
@@ -65,29 +90,18 @@ impl Patient {
             Err(Error::Full { .. }) => {}
             outcome => return outcome,
         }
-        self.waiting.fetch_add(1, Ordering::Relaxed);
-        let outcome = until_there_is_space(write);
-        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.waiting.writes.fetch_add(1, Ordering::Relaxed);
+        let outcome = self.waiting.until_there_is_space(write);
+        self.waiting.writes.fetch_sub(1, Ordering::Relaxed);
         outcome
     }
 }
 
-/// Tries `write`, after a pause, until it ends otherwise than for want of space.
-fn until_there_is_space(mut write: impl FnMut() -> Result<()>) -> Result<()> {
-    loop {
-        thread::sleep(PAUSE);
-        match write() {
-            Err(Error::Full { .. }) => {}
-            outcome => return outcome,
-        }
-    }
-}
-
 /// Invariant 3. The writes are counted in `waiting` already.
-fn try_again(device: &dyn BlockDevice, waiting: &AtomicUsize, begun: &Receiver<Retry>) {
+fn try_again(device: &dyn BlockDevice, waiting: &Waiting, begun: &Receiver<Retry>) {
     for Retry { offset, data, done } in begun {
-        let outcome = until_there_is_space(|| device.write_at(offset, &data));
-        waiting.fetch_sub(1, Ordering::Relaxed);
+        let outcome = waiting.until_there_is_space(|| device.write_at(offset, &data));
+        waiting.writes.fetch_sub(1, Ordering::Relaxed);
         done(outcome, data);
     }
 }
@@ -120,7 +134,11 @@ impl BlockDevice for Patient {
     }
 
     fn waits_for_space(&self) -> bool {
-        self.waiting.load(Ordering::Relaxed) > 0
+        self.waiting.writes.load(Ordering::Relaxed) > 0
+    }
+
+    fn stop_waiting(&self) {
+        self.waiting.is_over.store(true, Ordering::Release);
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
@@ -148,7 +166,7 @@ impl BlockDevice for Patient {
         let waiting = Arc::clone(&self.waiting);
         let ended: WriteDone = Box::new(move |outcome, data| match outcome {
             Err(Error::Full { .. }) => {
-                waiting.fetch_add(1, Ordering::Relaxed);
+                waiting.writes.fetch_add(1, Ordering::Relaxed);
                 retries.send(Retry { offset, data, done }).expect("the thread lives as long as a sender");
             }
             outcome => done(outcome, data),
@@ -175,8 +193,6 @@ impl BlockDevice for Patient {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicBool;
-
     use super::*;
     use crate::MemDevice;
 
@@ -313,6 +329,26 @@ mod tests {
         drop(patient);
         ended.try_recv().expect("it has ended").unwrap();
         space.join().unwrap();
+    }
+
+    #[test]
+    fn waiting_ends_when_it_is_stopped() {
+        let (host, patient) = full();
+        let (sender, ended) = channel();
+        patient.submit_write(0, filled(1), Box::new(move |outcome, _| sender.send(outcome).unwrap()));
+        thread::scope(|scope| {
+            let one = scope.spawn(|| patient.write_at(4096, &filled(2)));
+            let many = scope.spawn(|| patient.write_many(&[(8192, filled(3))]));
+            wait_until(|| patient.waiting.writes.load(Ordering::Relaxed) == 3);
+            patient.stop_waiting();
+            for outcome in [one.join().unwrap(), many.join().unwrap(), ended.recv().unwrap()] {
+                assert!(matches!(outcome, Err(Error::Full { .. })), "{outcome:?}");
+            }
+        });
+        assert!(!patient.waits_for_space());
+        assert!(matches!(patient.write_at(0, &filled(1)), Err(Error::Full { .. })));
+        host.set_full(false);
+        patient.write_at(0, &filled(1)).unwrap();
     }
 
     #[test]

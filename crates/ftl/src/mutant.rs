@@ -46,6 +46,8 @@ lacuna_mutants::breakable_rules! {
     FilledThenCounted = "filled-then-counted",
     /// The segments that a store grows by are wiped.
     GrowthWipes = "growth-wipes",
+    /// So is the copy of the superblock at the old end.
+    OldEndWiped = "old-end-wiped",
     /// Opening restores collection's segments.
     OpeningRestores = "opening-restores",
     /// The marks in replayed records count.

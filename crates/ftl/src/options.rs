@@ -285,6 +285,8 @@ pub struct Stats {
     pub prepared_bytes: u64,
     /// Batches accepted.
     pub batches: u64,
+    /// Those that no flush has made durable yet.
+    pub unflushed_batches: u64,
     /// Device flushes done for [`crate::Ftl::flush`].
     pub flushes: u64,
     /// Segments collected.

@@ -77,8 +77,8 @@ fn holds(ftl: &Ftl, at: u64, byte: u8) {
     assert!(back.iter().all(|found| *found == byte), "block {at}");
 }
 
-#[test]
-fn a_host_without_space_stops_nothing() {
+/// A store that has space, with eight blocks of ones that were flushed.
+fn store() -> (Arc<Host>, Arc<dyn BlockDevice>, Ftl) {
     let host = Arc::new(Host { below: MemDevice::new(64 << 20), is_full: AtomicBool::new(false) });
     let device: Arc<dyn BlockDevice> = Arc::new(Patient::new(Arc::clone(&host) as _).expect("a thread"));
     Ftl::format(Arc::clone(&device), &FormatOptions::default()).expect("formats");
@@ -88,6 +88,40 @@ fn a_host_without_space_stops_nothing() {
         write(&ftl, at, 1).expect("writes");
     }
     ftl.flush().expect("flushes");
+    (host, device, ftl)
+}
+
+/// Closing ends where nobody waits any longer for a host that stays full, and loses nothing that was flushed.
+#[test]
+fn a_store_closes_although_its_host_stays_full() {
+    let (host, _, ftl) = store();
+    assert_eq!(ftl.stats().unflushed_batches, 0);
+    host.is_full.store(true, Ordering::SeqCst);
+    write(&ftl, 8, 2).expect("accepted");
+    write(&ftl, 1, 3).expect("accepted");
+    thread::scope(|scope| {
+        let closed = scope.spawn(|| ftl.close());
+        while !ftl.waits_for_space() {
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(ftl.stats().unflushed_batches, 2);
+        ftl.stop_waiting_for_space();
+        let closed = closed.join().expect("no panic");
+        assert!(matches!(closed, Err(Error::Device(DeviceError::Full { .. }))), "{closed:?}");
+    });
+    assert!(ftl.failure().is_some(), "it is stopped");
+    drop(ftl);
+    host.is_full.store(false, Ordering::SeqCst);
+    let ftl = Ftl::open(host, Options::default()).expect("opens");
+    for at in [0, 2, 7] {
+        holds(&ftl, at, 1);
+    }
+    assert!(ftl.check(CheckDepth::Payload).expect("checks").is_clean());
+}
+
+#[test]
+fn a_host_without_space_stops_nothing() {
+    let (host, device, ftl) = store();
 
     host.is_full.store(true, Ordering::SeqCst);
     let (sender, flushed) = mpsc::channel();

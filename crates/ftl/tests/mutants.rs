@@ -28,6 +28,8 @@ mod reserve;
 #[cfg(feature = "shuttle")]
 #[path = "shuttle/main.rs"]
 mod scheduled;
+#[path = "superblocks.rs"]
+mod superblocks;
 
 use std::collections::BTreeMap;
 
@@ -69,6 +71,7 @@ const RULES: &[(&str, &str)] = &[
     ("lifetimes-group", "policies::what_is_overwritten_often_lies_apart_from_what_is_not"),
     ("classes-wait", "policies::what_is_overwritten_often_lies_apart_also_where_segments_are_short"),
     ("growth-wipes", "grow::what_an_older_copy_left_behind_the_end_does_not_count"),
+    ("old-end-wiped", "superblocks::no_copy_stays_where_a_store_ended"),
 ];
 
 #[test]

@@ -183,6 +183,31 @@ fn no_superblock_of_an_older_store_counts() {
     assert_holds(&open(&old), 0..200, 6);
 }
 
+/// The copy at the old end leads to a root whose segments are used again. Were it there still, what is copied to a disk
+/// of the old size would come back, without its other superblocks, as the store was before it grew.
+#[test]
+fn no_copy_stays_where_a_store_ended() {
+    let device = device(512);
+    format(&device, Some(24 * MIB));
+    let ftl = open(&device);
+    write(&ftl, 0..10, 2);
+    ftl.checkpoint().unwrap();
+    assert_eq!(superblocks(&device), [0, 32 << 10, 8 * MIB, 24 * MIB - (64 << 10)]);
+    assert_eq!(ftl.grow(None).unwrap(), BYTES);
+    write(&ftl, 0..10, 4);
+    ftl.close().unwrap();
+    drop(ftl);
+    let mut start = AlignedBuf::zeroed(24 * MIB as usize);
+    device.read_at(0, &mut start).unwrap();
+    let small: Arc<dyn BlockDevice> = SimDevice::with_block_bytes(24 * MIB, 512, 1);
+    small.write_at(0, &start).unwrap();
+    fill(&small, 0, MIB, 0);
+    fill(&small, 8 * MIB, 4096, 0);
+    let found = Ftl::open(small, Options::default()).map(|ftl| ftl.stats().capacity_bytes);
+    assert!(matches!(found, Err(Error::NotAStore { .. })), "{found:?}");
+    assert_eq!(superblocks(&device), [0, 32 << 10, 8 * MIB, BYTES - (64 << 10)]);
+}
+
 #[test]
 fn a_store_has_the_size_that_it_is_given() {
     let device = device(512);

@@ -86,7 +86,11 @@ impl Operand {
                 let (directory, entry, name) = match (existing, entry) {
                     (Some(attr), _) if attr.kind == FileKind::Directory => {
                         let entry = needed()?;
-                        let name = format!("{}/{}", path.name(), String::from_utf8_lossy(entry));
+                        let name = format!(
+                            "{}/{}",
+                            path.name().trim_end_matches('/'),
+                            String::from_utf8_lossy(entry)
+                        );
                         (attr.ino, entry.to_vec(), name)
                     }
                     (_, Some(entry)) => (parent, entry, path.name()),

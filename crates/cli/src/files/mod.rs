@@ -15,19 +15,20 @@ use std::{
     collections::HashSet,
     io::{ErrorKind, Write},
     path::PathBuf,
+    sync::Arc,
 };
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use lacuna_nvmfs::{
-    Ino,
+    Ino, Nvmfs,
     posix::{Attr, FileKind, Posix},
 };
 
-use crate::{printable::one_line, say};
+use crate::{control, printable::one_line, say};
 use copy::{Copy, CopyOptions, Names};
 use ends::Operand;
-use opened::OpenStores;
+use opened::{Named, OpenStores, StorePath};
 pub(crate) use rescue::{RescueArguments, rescue};
 
 /// Bytes moved at once; one atomic write.
@@ -36,7 +37,7 @@ const PIECE_BYTES: usize = 1 << 20;
 /// Inodes that are read together.
 const INODES_AT_ONCE: usize = 1024;
 
-/// List a directory of a store
+/// List a directory of a store, mounted or not
 #[derive(Args)]
 pub(crate) struct ListArguments {
     /// STORE or STORE:PATH
@@ -106,8 +107,26 @@ pub(crate) struct CopyArguments {
 }
 
 pub(crate) fn list(arguments: &ListArguments) -> Result<()> {
+    let named = Named::parse_store_or_path(&arguments.path)?;
+    // The store as the user calls it, and bytes: names need not be text.
+    let question = serde_json::to_string(&(named.store.to_string_lossy(), &named.parts))?;
+    if let Some(text) = control::ask(&named.store, &format!("ls {question}"))? {
+        return say(&text);
+    }
     let stores = OpenStores::read_only();
-    let path = stores.parse_store_or_path(&arguments.path)?;
+    say(&listing(&stores.path_in(named)?)?)?;
+    stores.close()
+}
+
+/// Answers the question `ls PATH` about a mounted store.
+pub(crate) fn answer_listing(fs: &Arc<Nvmfs>, question: &str) -> Result<String, String> {
+    let (store, parts): (String, _) =
+        serde_json::from_str(question).map_err(|error| format!("ls {question}: {error}"))?;
+    let named = Named { store: store.into(), parts };
+    listing(&StorePath::new(fs, named)).map_err(|error| format!("{error:#}"))
+}
+
+fn listing(path: &StorePath) -> Result<String> {
     let (posix, ino) = path.resolve()?;
     let attr = posix.getattr(ino).with_context(|| path.name())?;
     let mut text = String::new();
@@ -118,8 +137,7 @@ pub(crate) fn list(arguments: &ListArguments) -> Result<()> {
     } else {
         text += &line(&posix, &attr, &path.name())?;
     }
-    say(&text)?;
-    stores.close()
+    Ok(text)
 }
 
 /// The entries of a directory by name, without `.` and `..`.

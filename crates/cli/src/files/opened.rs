@@ -28,36 +28,18 @@ impl OpenStores {
 
     /// `STORE:PATH`.
     pub(super) fn parse_path(&self, text: &Path) -> Result<StorePath> {
-        match self.parse_any(text)? {
-            Some(path) => Ok(path),
-            None => bail!("{}: not STORE:PATH with a store that exists", text.display()),
-        }
-    }
-
-    /// `STORE` or `STORE:PATH`.
-    pub(super) fn parse_store_or_path(&self, text: &Path) -> Result<StorePath> {
-        if text.exists() {
-            return self.path_in(text.to_owned(), b"");
-        }
-        self.parse_path(text)
+        self.path_in(Named::parse(text)?)
     }
 
     /// `STORE:PATH`, or none if no file has the name before a colon.
     pub(super) fn parse_any(&self, text: &Path) -> Result<Option<StorePath>> {
-        let bytes = text.as_os_str().as_bytes();
-        for (at, _) in bytes.iter().enumerate().filter(|(_, byte)| **byte == b':') {
-            let store = PathBuf::from(OsString::from_vec(bytes[..at].to_vec()));
-            if store.exists() && !store.is_dir() {
-                return Ok(Some(self.path_in(store, &bytes[at + 1..])?));
-            }
-        }
-        Ok(None)
+        Named::parse_any(text).map(|named| self.path_in(named)).transpose()
     }
 
-    fn path_in(&self, store: PathBuf, path: &[u8]) -> Result<StorePath> {
-        let fs = self.open(&store)?;
-        let parts = path.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".");
-        Ok(StorePath { store, posix: fs.posix(), fs, parts: parts.map(<[u8]>::to_vec).collect() })
+    /// What is `named`, in an open store.
+    pub(super) fn path_in(&self, named: Named) -> Result<StorePath> {
+        let fs = self.open(&named.store)?;
+        Ok(StorePath::new(&fs, named))
     }
 
     fn open(&self, store: &Path) -> Result<Arc<Nvmfs>> {
@@ -91,24 +73,61 @@ impl OpenStores {
     }
 }
 
+/// A store, and a path in it.
+pub(super) struct Named {
+    pub(super) store: PathBuf,
+    pub(super) parts: Vec<Vec<u8>>,
+}
+
+impl Named {
+    /// `STORE:PATH`.
+    pub(super) fn parse(text: &Path) -> Result<Named> {
+        match Named::parse_any(text) {
+            Some(named) => Ok(named),
+            None => bail!("{}: not STORE:PATH with a store that exists", text.display()),
+        }
+    }
+
+    /// `STORE` or `STORE:PATH`.
+    pub(super) fn parse_store_or_path(text: &Path) -> Result<Named> {
+        match text.exists() {
+            true => Ok(Named { store: text.to_owned(), parts: Vec::new() }),
+            false => Named::parse(text),
+        }
+    }
+
+    fn parse_any(text: &Path) -> Option<Named> {
+        let bytes = text.as_os_str().as_bytes();
+        bytes.iter().enumerate().filter(|(_, byte)| **byte == b':').find_map(|(at, _)| {
+            let store = PathBuf::from(OsString::from_vec(bytes[..at].to_vec()));
+            let parts = bytes[at + 1..].split(|byte| *byte == b'/');
+            let parts = parts.filter(|part| !part.is_empty() && *part != b".").map(<[u8]>::to_vec);
+            (store.exists() && !store.is_dir()).then(|| Named { store, parts: parts.collect() })
+        })
+    }
+}
+
 /// A path in an open store.
 pub(super) struct StorePath {
-    store: PathBuf,
+    named: Named,
     posix: Posix,
     fs: Arc<Nvmfs>,
-    parts: Vec<Vec<u8>>,
 }
 
 impl StorePath {
+    pub(super) fn new(fs: &Arc<Nvmfs>, named: Named) -> StorePath {
+        StorePath { named, posix: fs.posix(), fs: Arc::clone(fs) }
+    }
+
     /// As the user wrote it, more or less.
     pub(super) fn name(&self) -> String {
-        let path = self.parts.iter().map(|part| String::from_utf8_lossy(part)).collect::<Vec<_>>();
-        format!("{}:/{}", self.store.display(), path.join("/"))
+        let path = self.named.parts.iter().map(|part| String::from_utf8_lossy(part)).collect::<Vec<_>>();
+        format!("{}:/{}", self.named.store.display(), path.join("/"))
     }
 
     /// The last part; none for the root.
     pub(super) fn file_name(&self) -> Option<&[u8]> {
-        self.parts.last().map(Vec::as_slice)
+        self.named.parts.last().map(Vec::as_slice)
     }
 
     /// The open store.
@@ -118,13 +137,13 @@ impl StorePath {
 
     /// The inode it names.
     pub(super) fn resolve(&self) -> Result<(Posix, Ino)> {
-        let ino = self.walk(&self.parts)?;
+        let ino = self.walk(&self.named.parts)?;
         Ok((self.posix.clone(), ino))
     }
 
     /// The directory that its last part is in, and that part; none for the root.
     pub(super) fn resolve_parent(&self) -> Result<(Posix, Ino, Option<Vec<u8>>)> {
-        match self.parts.split_last() {
+        match self.named.parts.split_last() {
             Some((name, parents)) => Ok((self.posix.clone(), self.walk(parents)?, Some(name.clone()))),
             None => Ok((self.posix.clone(), Ino::ROOT, None)),
         }

@@ -78,6 +78,7 @@ fn command_line(arguments: &Arguments) -> Vec<OsString> {
     line.push(format!("--blksize={}", arguments.blksize).into());
     line.push(format!("--footprint={}", arguments.footprint).into());
     line.extend(arguments.map_memory.map(|size| format!("--map-memory={}", size.0).into()));
+    line.push(format!("--close-timeout={}", arguments.close_timeout).into());
     line.push("--".into());
     line.push(arguments.store.clone().into());
     line.push(arguments.dir.clone().into());
@@ -116,6 +117,7 @@ mod tests {
                 "--exit-on-failure",
                 "--map-memory=1048576",
                 "--threads=7",
+                "--close-timeout=5",
                 "--transport=uring",
                 "--blksize=4096",
                 "--footprint=150",

@@ -57,7 +57,8 @@ const FLAGS: [(&str, &str); 12] = [
 ];
 
 /// Options with a value that the command line takes under the same name, with `-` for `_`.
-const VALUES: [&str; 6] = ["threads", "transport", "cache", "blksize", "footprint", "map_memory"];
+const VALUES: [&str; 7] =
+    ["threads", "transport", "cache", "blksize", "footprint", "map_memory", "close_timeout"];
 
 /// Options of which the last one counts, each with the switch that it sets and to what.
 const SWITCHES: [(&str, Switch, bool); 10] = [

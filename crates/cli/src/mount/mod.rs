@@ -10,6 +10,7 @@ mod helper;
 mod inherited;
 mod journal;
 mod map_memory;
+mod patience;
 mod remount;
 mod serve;
 mod watch;
@@ -22,7 +23,9 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
+use lacuna_device as device;
 use lacuna_ftl::Footprint;
+use lacuna_nvmfs::Error;
 use rustix::mount::UnmountFlags;
 
 use crate::size::Size;
@@ -133,6 +136,10 @@ pub(crate) struct Arguments {
     /// start it again; otherwise it goes on serving reads
     #[arg(long)]
     exit_on_failure: bool,
+    /// How long an unmounted store, or one whose process got SIGTERM, waits for space of the file system that it lies
+    /// in. Then it is closed as by a power cut: what was not synced is lost
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    close_timeout: u32,
     /// Started by `lacuna mount`: report on standard output when the mount is ready
     #[arg(long, hide = true, conflicts_with = "foreground")]
     background_process: bool,
@@ -164,6 +171,16 @@ fn absolute(path: &Path) -> Result<PathBuf> {
 fn is_dead(dir: &Path) -> bool {
     let dead = [ErrorKind::NotConnected, ErrorKind::ConnectionAborted];
     dir.metadata().is_err_and(|error| dead.contains(&error.kind()))
+}
+
+/// The way to a store that cannot be opened because it is mounted.
+pub(crate) fn hint(error: &anyhow::Error) -> Option<String> {
+    let busy = error.chain().find_map(|cause| match cause.downcast_ref()? {
+        Error::Device(device::Error::Busy { path }) => Some(path),
+        _ => None,
+    })?;
+    let dir = serve::dir_of(&absolute(busy).ok()?).ok()??;
+    Some(format!("; it is mounted on {}: use its files there", dir.display()))
 }
 
 fn block_size(text: &str) -> Result<u32, String> {

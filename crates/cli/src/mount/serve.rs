@@ -31,7 +31,8 @@ use signal_hook::{
 };
 
 use super::{
-    Arguments, Atime, Cache, Carrier, daemon, flusher::Flusher, inherited, journal, map_memory, watch::Watch,
+    Arguments, Atime, Cache, Carrier, daemon, flusher::Flusher, inherited, journal, map_memory,
+    patience::Patience, watch::Watch,
 };
 use crate::{control, live};
 
@@ -76,7 +77,11 @@ fn serve(arguments: &Arguments) -> Result<()> {
     let service = Arc::new(Service::new(Arc::clone(&fs), service_options(arguments)));
     let facts = live::Facts { store: name.clone(), read_only: arguments.read_only, map_memory };
     let answerer = live::answerer(facts, &service);
-    let listener = control::Listener::start(&arguments.store, answerer).context("the control socket")?;
+    let listener = match control::Listener::start(&arguments.store, answerer) {
+        // A machine whose /run is full or broken needs its data all the same.
+        Err(error) if is_no_place(&error) => Err(error),
+        started => Ok(started.context("the control socket")?),
+    };
     if arguments.fcta {
         make_fcta()?;
     }
@@ -88,14 +93,21 @@ fn serve(arguments: &Arguments) -> Result<()> {
     // The thread never ends, and must not keep the store locked: it is taken from it at the end.
     let on_signal = Arc::new(Mutex::new(Some(Arc::clone(&fs))));
     let served_by = Arc::clone(&on_signal);
+    let patience = Patience::new(&fs, arguments);
+    let on_end = patience.clone();
     thread::Builder::new().name("signals".into()).spawn(move || {
         for _ in signals.forever() {
+            patience.runs_out();
             stop(&dir, &store, &mut unmounter, &served_by);
         }
     })?;
     announce(arguments)?;
+    if let Err(error) = &listener {
+        log::warn!("{name}: no control socket, so info, check and metrics cannot ask this mount: {error}");
+    }
     log::info!("{name}: mounted on {}", arguments.dir.display());
     let served = session.serve();
+    on_end.runs_out();
     drop((flusher, watch, on_signal.lock().expect("nobody panics and goes on").take()));
     if served.is_err() {
         detach_dead(&arguments.dir, &arguments.store);
@@ -110,6 +122,12 @@ fn serve(arguments: &Arguments) -> Result<()> {
     served.with_context(|| format!("{}: not served any more", arguments.dir.display()))?;
     log::info!("{name}: unmounted and closed");
     Ok(())
+}
+
+/// Whether there is no place for a file where it should be made.
+fn is_no_place(error: &io::Error) -> bool {
+    use io::ErrorKind::{NotFound, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+    matches!(error.kind(), NotFound | QuotaExceeded | ReadOnlyFilesystem | StorageFull)
 }
 
 /// Detaches a mount without a serving process from its directory. Files that are open in it stay unusable.
@@ -268,6 +286,11 @@ struct Mounted {
 pub(super) fn store_mounted_on(dir: &Path) -> Result<Option<PathBuf>> {
     // The last of those on one directory is the one on top.
     Ok(mounts()?.into_iter().rev().find(|mount| mount.dir == dir).map(|mount| mount.source))
+}
+
+/// A directory that `store` is mounted on.
+pub(super) fn dir_of(store: &Path) -> Result<Option<PathBuf>> {
+    Ok(mounts()?.into_iter().find(|mount| mount.source == store).map(|mount| mount.dir))
 }
 
 fn mounts() -> Result<Vec<Mounted>> {

@@ -7,8 +7,13 @@ mod ring;
 mod together;
 
 use std::{
-    env, fs, io,
-    os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt},
+    env,
+    ffi::OsStr,
+    fs, io,
+    os::unix::{
+        ffi::OsStrExt,
+        fs::{FileTypeExt, MetadataExt, OpenOptionsExt},
+    },
     path::{Path, PathBuf},
     sync::{
         Arc, OnceLock,
@@ -56,9 +61,13 @@ pub struct RawDevice {
     /// Started by the first request in flight.
     engine: OnceLock<Engine>,
     file: Arc<PositionalFile>,
+    /// The file behind a loop device, locked as well.
+    _behind: Option<fs::File>,
     geometry: GrowingGeometry,
     options: RawOptions,
     is_block_device: bool,
+    /// Whether the file may have holes: see [`RawDevice::preallocate`].
+    has_holes: AtomicBool,
     /// Set once the system refused a discard: they are advice, so that is no error.
     discards_refused: AtomicBool,
     counters: Arc<Counters>,
@@ -136,8 +145,9 @@ impl RawDevice {
             }
             flags |= OFlags::EXCL; // refused while it is mounted or held by another
         }
-        let file = claim(path, flags)?;
+        let Claimed { file, behind } = claim(path, flags)?;
         let size_bytes = measure(&file)?;
+        let has_holes = has_holes(&file)?;
         let block = u64::from(file.io_align);
         let device = RawDevice {
             geometry: GrowingGeometry::new(Geometry {
@@ -147,8 +157,10 @@ impl RawDevice {
             }),
             engine: OnceLock::new(),
             file: Arc::new(file),
+            _behind: behind,
             options,
             is_block_device,
+            has_holes: AtomicBool::new(has_holes),
             discards_refused: AtomicBool::new(false),
             counters: Arc::default(),
         };
@@ -175,7 +187,52 @@ impl RawDevice {
             .and_then(|()| sync_length(file))
             .map_err(|error| self.file.error(&format!("set length to {size_bytes}"), error))?;
         self.geometry.replace(size_bytes);
+        self.has_holes.store(true, Relaxed);
         Ok(())
+    }
+
+    /// Sets space aside for all of a store file, so that its file system cannot run out of it later. That is a property
+    /// of the file, not of the store: a file without holes is given none when it is discarded, and grows without any.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for a block device and where the file system sets no space aside, [`Error::Full`] where it
+    /// has too little. The content is as before.
+    pub fn preallocate(&self) -> Result<()> {
+        self.check_writable("change of a store opened read-only")?;
+        if self.is_block_device {
+            return Err(self.unsupported("preallocation of a block device, which has all of its space"));
+        }
+        self.allocate(measure(&self.file)?)?;
+        self.has_holes.store(false, Relaxed);
+        Ok(())
+    }
+
+    /// Makes the file `size_bytes` long, if it is shorter, and without holes.
+    fn allocate(&self, size_bytes: u64) -> Result<()> {
+        const NONE_SET_ASIDE: &str = "preallocation: the file system sets no space aside";
+        let before = measure(&self.file)?;
+        let file = &self.file.file;
+        let allocated = match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, size_bytes) {
+            Ok(()) => sync_length(file).map_err(|error| self.file.error("sync", error)),
+            Err(Errno::NOTSUP | Errno::NOSYS) => Err(self.unsupported(NONE_SET_ASIDE)),
+            Err(errno) => Err(self.file.error(&format!("preallocate {size_bytes} bytes"), errno.into())),
+        };
+        // Some file systems only look whether there is space now.
+        let allocated = allocated.and_then(|()| match has_holes(&self.file)? {
+            true => Err(self.unsupported(NONE_SET_ASIDE)),
+            false => Ok(()),
+        });
+        // The error says more than a failure to tidy up would.
+        allocated.inspect_err(|_| drop(file.set_len(before)))
+    }
+
+    fn unsupported(&self, operation: &'static str) -> Error {
+        Error::Unsupported { what: self.file.name.clone(), operation }
+    }
+
+    /// Whether it is a block device, not a file.
+    pub fn is_block_device(&self) -> bool {
+        self.is_block_device
     }
 
     /// Size of the file or device in bytes; its capacity is this, rounded down to whole blocks.
@@ -226,12 +283,18 @@ impl RawDevice {
 const CLAIM_PATIENCE: Duration = Duration::from_secs(1);
 const CLAIM_INTERVAL: Duration = Duration::from_millis(10);
 
+/// What an owner has locked.
+struct Claimed {
+    file: PositionalFile,
+    behind: Option<fs::File>,
+}
+
 /// Opens and locks `path`, which has one owner at a time.
-fn claim(path: &Path, flags: OFlags) -> Result<PositionalFile> {
+fn claim(path: &Path, flags: OFlags) -> Result<Claimed> {
     let deadline = Instant::now() + CLAIM_PATIENCE;
     loop {
-        if let Some(file) = try_claim(path, flags)? {
-            return Ok(file);
+        if let Some(claimed) = try_claim(path, flags)? {
+            return Ok(claimed);
         }
         if Instant::now() >= deadline {
             return Err(Error::Busy { path: PathBuf::from(path) });
@@ -241,7 +304,7 @@ fn claim(path: &Path, flags: OFlags) -> Result<PositionalFile> {
 }
 
 /// `None` while another owner holds it.
-fn try_claim(path: &Path, flags: OFlags) -> Result<Option<PositionalFile>> {
+fn try_claim(path: &Path, flags: OFlags) -> Result<Option<Claimed>> {
     let file = match PositionalFile::open(path, flags) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::ResourceBusy => return Ok(None),
@@ -252,11 +315,29 @@ fn try_claim(path: &Path, flags: OFlags) -> Result<Option<PositionalFile>> {
         true => FlockOperation::NonBlockingLockExclusive,
         false => FlockOperation::NonBlockingLockShared,
     };
-    match rustix::fs::flock(&file.file, lock) {
-        Ok(()) => Ok(Some(file)),
-        Err(Errno::WOULDBLOCK) => Ok(None),
-        Err(errno) => Err(file.error("lock", errno.into())),
+    let behind = file_behind(&file);
+    for locked in [Some(&file.file), behind.as_ref()].into_iter().flatten() {
+        match rustix::fs::flock(locked, lock) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => return Ok(None),
+            Err(errno) => return Err(file.error("lock", errno.into())),
+        }
     }
+    Ok(Some(Claimed { file, behind }))
+}
+
+/// The file that a loop device, or a partition of one, is made of: it may be opened as a store too. None where it cannot
+/// be found by the name that it had.
+fn file_behind(device: &PositionalFile) -> Option<fs::File> {
+    let metadata = device.file.metadata().ok().filter(|metadata| metadata.file_type().is_block_device())?;
+    let (major, minor) = (rustix::fs::major(metadata.rdev()), rustix::fs::minor(metadata.rdev()));
+    let name = ["loop", "../loop"]
+        .iter()
+        .find_map(|at| fs::read(format!("/sys/dev/block/{major}:{minor}/{at}/backing_file")).ok())?;
+    let name = Path::new(OsStr::from_bytes(name.strip_suffix(b"\n")?));
+    // Anything could have its name by now; opening a pipe would wait.
+    fs::metadata(name).ok().filter(fs::Metadata::is_file)?;
+    fs::File::open(name).ok()
 }
 
 /// Whether the system refuses writes to a block device. It would refuse them one by one, and open it all the same.
@@ -268,6 +349,13 @@ fn is_write_protected(device: &fs::Metadata) -> bool {
 /// Size in bytes. Block devices have none in their metadata; the end of either is where seeking ends.
 fn measure(file: &PositionalFile) -> Result<u64> {
     rustix::fs::seek(&file.file, SeekFrom::End(0)).map_err(|errno| file.error("measure", errno.into()))
+}
+
+/// Whether a file lacks space for some of its bytes. A store's last MiB is never written whole, so a store file that was
+/// not preallocated keeps a hole however full it gets.
+fn has_holes(file: &PositionalFile) -> Result<bool> {
+    let metadata = file.file.metadata().map_err(|error| file.error("measure", error))?;
+    Ok(metadata.is_file() && metadata.blocks() * 512 < metadata.len())
 }
 
 fn check_size(name: &str, size_bytes: u64) -> Result<()> {
@@ -304,11 +392,20 @@ impl BlockDevice for RawDevice {
         &self.file.name
     }
 
-    /// Makes a store file longer, by a hole. A block device is as large as it is.
+    /// Makes a store file longer: by a hole, unless it has none. A block device is as large as it is.
     fn grow(&self, capacity_bytes: u64) -> Result<Geometry> {
-        if !self.is_block_device && capacity_bytes > measure(&self.file)? {
+        let is_longer = capacity_bytes > measure(&self.file)?;
+        if self.is_block_device || capacity_bytes == 0 {
+            return Ok(self.geometry.grow(measure(&self.file)?));
+        }
+        if is_longer {
             self.check_writable("change of a store opened read-only")?;
             check_size(&self.file.name, capacity_bytes)?;
+        }
+        if !self.is_sparse() {
+            // Others may have made it longer by a hole.
+            self.allocate(capacity_bytes)?;
+        } else if is_longer {
             let file = &self.file.file;
             file.set_len(capacity_bytes)
                 .and_then(|()| sync_length(file))
@@ -318,7 +415,7 @@ impl BlockDevice for RawDevice {
     }
 
     fn is_sparse(&self) -> bool {
-        !self.is_block_device
+        self.has_holes.load(Relaxed)
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
@@ -427,7 +524,9 @@ impl BlockDevice for RawDevice {
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
         self.check_writable("discard in a store opened read-only")?;
         self.geometry().check_range(&self.file.name, offset, len)?;
-        if len == 0 || self.discards_refused.load(Relaxed) {
+        // A file without holes keeps its space.
+        let is_kept = !self.is_block_device && !self.is_sparse();
+        if len == 0 || is_kept || self.discards_refused.load(Relaxed) {
             return Ok(());
         }
         match self.try_discard(offset, len) {
@@ -576,6 +675,52 @@ mod tests {
             device.read_at(at, &mut back).unwrap();
             assert_eq!(back, [byte; 4096]);
         }
+    }
+
+    #[test]
+    fn a_file_without_holes_gets_none() {
+        let (_directory, path) = store();
+        let blocks = || fs::metadata(&path).unwrap().blocks() * 512;
+        let device = create(&path);
+        assert!(device.is_sparse());
+        device.write_at(0, &AlignedBuf::zeroed(1 << 16)).unwrap();
+        match device.preallocate() {
+            Err(Error::Unsupported { .. }) => {
+                return eprintln!("SKIPPED: no preallocation on this file system");
+            }
+            allocated => allocated.unwrap(),
+        }
+        let keeps_its_space = |device: &RawDevice, bytes: u64| {
+            assert!(!device.is_sparse());
+            device.discard(0, bytes).unwrap();
+            assert_eq!(device.stats().discarded_bytes, 0);
+            assert!(blocks() >= bytes, "{} of {bytes}", blocks());
+        };
+        keeps_its_space(&device, SIZE);
+        drop(device);
+        let device = RawDevice::open(&path, RawOptions::default()).unwrap();
+        keeps_its_space(&device, SIZE);
+        assert_eq!(device.grow(2 * SIZE).unwrap().capacity_bytes, 2 * SIZE);
+        keeps_its_space(&device, 2 * SIZE);
+        // Another program makes it longer, by a hole.
+        fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(3 * SIZE).unwrap();
+        assert_eq!(device.grow(0).unwrap().capacity_bytes, 3 * SIZE);
+        assert!(blocks() < 3 * SIZE, "measuring allocates nothing");
+        device.grow(3 * SIZE).unwrap();
+        keeps_its_space(&device, 3 * SIZE);
+        // What cannot be had leaves nothing behind.
+        let too_much = device.grow(1 << 60).err().unwrap();
+        assert!(matches!(too_much, Error::Full { .. } | Error::Io { .. }), "{too_much}");
+        assert_eq!(fs::metadata(&path).unwrap().len(), 3 * SIZE);
+        keeps_its_space(&device, 3 * SIZE);
+        drop(device);
+        // A hole from outside, as a copy makes them.
+        fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(4 * SIZE).unwrap();
+        let mut device = RawDevice::open(&path, RawOptions::default()).unwrap();
+        assert!(device.is_sparse());
+        device.preallocate().unwrap();
+        device.recreate(SIZE).unwrap();
+        assert!(device.is_sparse() && blocks() < SIZE);
     }
 
     #[test]

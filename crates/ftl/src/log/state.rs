@@ -352,6 +352,11 @@ impl Log {
         dead.iter().for_each(|segment| self.segments.note_durable_death(*segment));
     }
 
+    /// Batches that are not durable yet.
+    pub(crate) fn unflushed(&self) -> u64 {
+        self.last_seq().0 - self.durable.batches.0
+    }
+
     /// Whether a write or a sync has failed, or a thread has panicked.
     pub(crate) fn is_poisoned(&self) -> bool {
         self.failure.reason.is_some()

@@ -113,7 +113,9 @@ impl Maintenance {
     /// Makes the first blocks of the new segments zeros, where they are not, and wipes the copy of the superblock that
     /// lies among them.
     fn wipe(&self, now: &Superblock, before: Space, after: Space) -> Result<()> {
-        superblock::wipe_end_copy(self.volume.device(), now)?;
+        if !is_broken(Rule::OldEndWiped) {
+            superblock::wipe_end_copy(self.volume.device(), now)?;
+        }
         let len = (RECORDS_START + RECORD_HEADER_BYTES).next_multiple_of(after.block_bytes);
         let (mut start, zeros) = (AlignedBuf::zeroed(len), AlignedBuf::zeroed(len));
         for segment in (before.segments as u32..after.segments as u32).map(SegNo) {

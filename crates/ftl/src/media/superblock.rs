@@ -232,7 +232,10 @@ pub(crate) fn load(device: &dyn BlockDevice, may_write: bool) -> Result<Superblo
     let misfit = |reason: String| Err(Error::Geometry { device: name(), reason });
     if superblock.capacity_bytes > geometry.capacity_bytes {
         let (found, made) = (geometry.capacity_bytes, superblock.capacity_bytes);
-        return misfit(format!("truncated: the store was made for {made} bytes, {found} are there"));
+        return misfit(format!(
+            "truncated: the store was made for {made} bytes, {found} are there; to save what is left, make a copy of it \
+             in a file, make that as long (truncate -s {made}), and rescue it"
+        ));
     }
     // As `format` and growing make it: so the size of a segment bounds what opening reads and keeps for all of them.
     if !space(device, &superblock).root_fits() {

@@ -337,6 +337,12 @@ impl Ftl {
         self.store.base.volume.device().waits_for_space()
     }
 
+    /// Waits for space of the device's host no longer: writes that still find none stop the store as a failure does.
+    /// Without it a store whose host stays full cannot be closed.
+    pub fn stop_waiting_for_space(&self) {
+        self.store.base.volume.device().stop_waiting();
+    }
+
     /// The capacity in bytes that [`Ftl::grow`] would give the store by default: more than it has, if its device is
     /// larger by enough.
     ///

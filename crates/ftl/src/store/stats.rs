@@ -54,6 +54,7 @@ impl Store {
             checkpoint_bytes: counters.checkpoint_bytes,
             prepared_bytes: counters.prepared_bytes,
             batches: counters.data.batches + counters.log.batches,
+            unflushed_batches: log.unflushed(),
             flushes: counters.flushes,
             gc_segments: counters.gc_segments,
             retained: counters.retained,

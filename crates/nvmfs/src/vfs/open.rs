@@ -81,17 +81,19 @@ pub fn open_vfs(path: &Path, options: &VfsOptions) -> Result<OpenedVfs> {
             Ok(OpenedVfs::Directory(vfs))
         }
         (Err(error), Some(size)) if error.kind() == io::ErrorKind::NotFound && !options.read_only => {
-            let device: Arc<dyn BlockDevice> = Arc::new(RawDevice::create(path, size, raw)?);
-            Nvmfs::format(Arc::clone(&device), &options.format)
+            let device = Arc::new(RawDevice::create(path, size, raw)?);
+            format_raw(Arc::clone(&device), &options.format)
                 .and_then(|()| open_store(device, options))
                 // It held nothing yet; and the error is more useful than a failure to remove the file.
                 .inspect_err(|_| drop(fs::remove_file(path)))
         }
         _ => {
-            let device: Arc<dyn BlockDevice> = Arc::new(RawDevice::open(path, raw)?);
-            let waits = options.wait_for_space && !options.read_only && device.is_sparse();
-            let device = if waits { Arc::new(Patient::new(device)?) } else { device };
-            open_store(device, options)
+            let device = Arc::new(RawDevice::open(path, raw)?);
+            // One without holes too: on file systems that copy what is overwritten it may still need space.
+            match options.wait_for_space && !options.read_only && !device.is_block_device() {
+                true => open_store(Arc::new(Patient::new(device)?), options),
+                false => open_store(device, options),
+            }
         }
     }
 }
@@ -122,7 +124,7 @@ pub fn format_path(path: &Path, size: Option<u64>, options: &FormatOptions) -> R
         matches!(fs::symlink_metadata(path), Err(error) if error.kind() == io::ErrorKind::NotFound);
     if let (true, Some(size)) = (is_missing, size) {
         let device = Arc::new(RawDevice::create(path, size, raw)?);
-        return Nvmfs::format(device, options).inspect_err(|_| drop(fs::remove_file(path)));
+        return format_raw(device, options).inspect_err(|_| drop(fs::remove_file(path)));
     }
     let mut device = RawDevice::open(path, raw)?;
     let old_size = device.size_bytes()?;
@@ -133,5 +135,14 @@ pub fn format_path(path: &Path, size: Option<u64>, options: &FormatOptions) -> R
         }
         device.recreate(size)?;
     }
-    Nvmfs::format(Arc::new(device), options)
+    format_raw(Arc::new(device), options)
+}
+
+/// Space is set aside last, when it is known that what is there may be overwritten.
+fn format_raw(device: Arc<RawDevice>, options: &FormatOptions) -> Result<()> {
+    Nvmfs::format(Arc::clone(&device) as Arc<dyn BlockDevice>, options)?;
+    if options.preallocate {
+        device.preallocate()?;
+    }
+    Ok(())
 }

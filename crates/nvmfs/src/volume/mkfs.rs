@@ -21,11 +21,19 @@ pub struct FormatOptions {
     pub owner: Option<Caller>,
     /// The source of time.
     pub clock: fn() -> Timestamp,
+    /// Set space aside for all of a store file: see [`lacuna_device::RawDevice::preallocate`]. For stores at a path.
+    pub preallocate: bool,
 }
 
 impl Default for FormatOptions {
     fn default() -> FormatOptions {
-        FormatOptions { ftl: ftl::FormatOptions::default(), uuid: None, owner: None, clock: system_time }
+        FormatOptions {
+            ftl: ftl::FormatOptions::default(),
+            uuid: None,
+            owner: None,
+            clock: system_time,
+            preallocate: false,
+        }
     }
 }
 
