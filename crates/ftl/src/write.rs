@@ -5,7 +5,7 @@ use std::{borrow::Cow, sync::Arc};
 use lacuna_device::Error as DeviceError;
 
 use crate::{
-    Error, Op, Result, Seq, Stream,
+    Error, Op, Result, Seq, Spare, Stream,
     format::EntryKind,
     log::{AppendPoint, Batch, Expected, Item, Journal, Log, MeanExpected},
     maintenance::Maintenance,
@@ -38,11 +38,17 @@ impl Writer {
 
     /// See [`crate::Ftl::write_batch`].
     pub(crate) fn write_batch(&self, ops: &[Op<'_>], stream: Stream) -> Result<Seq> {
-        Ok(self.accept(ops, stream, true)?.expect("leaves are brought in"))
+        Ok(self.accept(ops, stream, Spare::Nothing, true)?.expect("leaves are brought in"))
     }
 
     /// Writes a batch. Unless it `may_fault`, returns nothing when leaves of the map must be read.
-    pub(crate) fn accept(&self, ops: &[Op<'_>], stream: Stream, may_fault: bool) -> Result<Option<Seq>> {
+    pub(crate) fn accept(
+        &self,
+        ops: &[Op<'_>],
+        stream: Stream,
+        spare: Spare,
+        may_fault: bool,
+    ) -> Result<Option<Seq>> {
         self.volume.must_write()?;
         let _sentinel = self.journal.sentinel();
         let batch = Batch::prepare(ops, self.elides)?;
@@ -72,9 +78,10 @@ impl Writer {
                 continue;
             }
             let device_has_space = !self.volume.device().waits_for_space();
-            if !log.admits(&map, &batch, device_has_space) {
+            let limits = log.limits().leaving(spare);
+            if !log.admits(&map, &batch, limits, device_has_space) {
                 return Err(match device_has_space {
-                    true => self.journal.full(&log, &map),
+                    true => self.journal.full(&map, limits),
                     false => Error::Device(DeviceError::Full { what: self.volume.name() }),
                 });
             }

@@ -125,7 +125,7 @@ pub use error::{Error, Refusal, Result};
 #[doc(hidden)]
 pub use format::fuzz;
 pub use format::{FILE_BYTES_MAX, Ino, Timestamp, system_time};
-pub use lacuna_ftl::{CheckDepth, Finding, Progress};
+pub use lacuna_ftl::{CheckDepth, Finding, Progress, Spare};
 pub use salvage::{RemainingEntry, RemainingInode, Remains};
 pub use vfs::{Directory, Nvmfs, OpenedVfs, Options, VfsOptions, format_path, open_vfs, salvage_store};
 pub use volume::FormatOptions;

@@ -9,4 +9,6 @@ lacuna_mutants::breakable_rules! {
     FsyncStoresTimes = "fsync-stores-times",
     /// Generations do not repeat after reopening, so that number and generation of an inode never name another one.
     GenerationsGoOn = "generations-go-on",
+    /// What users add leaves root its reserve.
+    ReserveIsRoots = "reserve-is-roots",
 }

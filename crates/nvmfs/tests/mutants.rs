@@ -20,6 +20,7 @@ const RULES: &[(&str, &str)] = &[
     ("fsync-flushes", "posix_crash::power_cuts_leave_a_prefix_of_the_operations"),
     ("fsync-stores-times", "posix::times_move_and_are_stored_when_they_must"),
     ("generations-go-on", "posix_stores::a_number_that_returns_after_reopening_has_another_generation"),
+    ("reserve-is-roots", "posix_stores::users_leave_root_its_reserve"),
 ];
 
 #[test]

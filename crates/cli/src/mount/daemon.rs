@@ -78,6 +78,7 @@ fn command_line(arguments: &Arguments) -> Vec<OsString> {
     line.push(format!("--blksize={}", arguments.blksize).into());
     line.push(format!("--footprint={}", arguments.footprint).into());
     line.extend(arguments.map_memory.map(|size| format!("--map-memory={}", size.0).into()));
+    line.extend(arguments.root_reserve.map(|reserve| format!("--root-reserve={reserve}").into()));
     line.push("--".into());
     line.push(arguments.store.clone().into());
     line.push(arguments.dir.clone().into());
@@ -115,6 +116,7 @@ mod tests {
                 "--sync",
                 "--exit-on-failure",
                 "--map-memory=1048576",
+                "--root-reserve=7%",
                 "--threads=7",
                 "--transport=uring",
                 "--blksize=4096",

@@ -12,7 +12,7 @@ use super::parts::Store;
 use crate::Error;
 use crate::{
     CheckDepth, FormatOptions, Lba, Mapped, Op, Options, Progress, Remains, Report, ResidentLeaves, Result,
-    SECTOR, Scrub, Seq, Stats, Stream, Work,
+    SECTOR, Scrub, Seq, Spare, Stats, Stream, Work,
     media::superblock,
     recovery::Losses,
     sync::{Mutex, thread::JoinHandle},
@@ -86,9 +86,9 @@ impl Ftl {
     /// changes. It may still wait for space.
     ///
     /// # Errors
-    /// As [`Ftl::write_batch`].
-    pub fn try_write_batch(&self, ops: &[Op<'_>], stream: Stream) -> Result<Option<Seq>> {
-        self.store.writer.accept(ops, stream, false)
+    /// As [`Ftl::write_batch`]; [`Error::Full`] also if the batch adds live data and leaves less than `spare`.
+    pub fn try_write_batch(&self, ops: &[Op<'_>], stream: Stream, spare: Spare) -> Result<Option<Seq>> {
+        self.store.writer.accept(ops, stream, spare, false)
     }
 
     /// Every batch accepted before this call survives a power cut after it. Concurrent calls share

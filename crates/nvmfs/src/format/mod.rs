@@ -27,6 +27,7 @@ pub(crate) use addr::{REGION_SECTORS, XATTR_BYTES_MAX, XATTR_SECTORS};
 use dirent::claims_tombstone;
 pub(crate) use dirent::{Bucket, Dirent, NAME_BYTES_MAX, Slot, Tombstone, is_name};
 pub(crate) use inode::{Inode, LINKS_MAX, TARGET_BYTES_MAX};
+pub(crate) use kind::Privilege;
 pub use kind::{Caller, FileKind};
 pub(crate) use siphash::siphash24;
 use time::DiskTime;

@@ -12,12 +12,14 @@ use std::{
 };
 
 use lacuna_device::SECTOR;
-use lacuna_ftl::{Lba, Op, Seq, Stream};
+use lacuna_ftl::{Lba, Op, Seq, Spare, Stream};
 
 use super::node::Record;
 use crate::{
     error::Result,
+    format::Privilege,
     inodes::{Inodes, Locked, Node, Update},
+    mutant::{Rule, is_broken},
 };
 
 /// The outcome of an attempt.
@@ -64,13 +66,18 @@ impl Inodes {
         &self,
         ops: &[Op<'_>],
         stream: Stream,
+        privilege: Privilege,
         changes_structure: bool,
     ) -> Result<Attempt<Seq>> {
         let structure = if changes_structure { self.structure.try_read() } else { None };
         if changes_structure && structure.is_none() {
             return Ok(Attempt::Checking);
         }
-        Ok(match self.volume.ftl().try_write_batch(ops, stream)? {
+        let spare = match privilege {
+            Privilege::User if !is_broken(Rule::ReserveIsRoots) => self.root_reserve,
+            _ => Spare::Nothing,
+        };
+        Ok(match self.volume.ftl().try_write_batch(ops, stream, spare)? {
             Some(seq) => Attempt::Done(seq),
             None => Attempt::Absent(ops.iter().map(range_of).collect()),
         })
@@ -108,7 +115,7 @@ impl Inodes {
         }
         let ops = update.ops();
         let under_way: Vec<_> = locked.nodes().map(|node| node.last_change.begin()).collect();
-        let seq = match self.submit(&ops, Stream::Data, !update.is_of_times)? {
+        let seq = match self.submit(&ops, Stream::Data, update.privilege, !update.is_of_times)? {
             Attempt::Done(seq) => seq,
             Attempt::Absent(sectors) => return Ok(Attempt::Absent(sectors)),
             Attempt::Changed | Attempt::Checking => return Ok(Attempt::Checking),

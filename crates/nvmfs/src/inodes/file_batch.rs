@@ -11,17 +11,24 @@ use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 use super::{last_change::UnderWay, node::Record};
 use crate::{
     error::{Refusal, Result},
-    format::{Caller, Inode, SectorBytes},
+    format::{Caller, Inode, Privilege, SectorBytes},
     inodes::{Attempt, Inodes, Node, Touch},
 };
+
+/// For whom the data of a file is changed; by default for a program in this process.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Author {
+    /// Take set-user-id and set-group-id away, on behalf of this caller.
+    pub(crate) kill_privileges: Option<Caller>,
+    pub(crate) privilege: Privilege,
+}
 
 /// The effect of a batch on one file.
 pub(crate) struct Target {
     pub(crate) node: Arc<Node>,
     /// The file reaches at least to this byte afterwards.
     pub(crate) end: u64,
-    /// Take set-user-id and set-group-id away, on behalf of this caller.
-    pub(crate) kill_privileges: Option<Caller>,
+    pub(crate) by: Author,
 }
 
 /// A file of a batch while the batch is under way.
@@ -75,7 +82,8 @@ impl Inodes {
             return Ok(Attempt::Done(()));
         }
         let changes_inodes = held.iter().any(|held| matches!(held, Held::Changing(_)));
-        let seq = match self.submit(&batch, Inodes::stream(targets), changes_inodes)? {
+        let privilege = targets.iter().map(|target| target.by.privilege).min().unwrap_or_default();
+        let seq = match self.submit(&batch, Inodes::stream(targets), privilege, changes_inodes)? {
             Attempt::Done(seq) => seq,
             Attempt::Absent(mut sectors) => {
                 sectors.extend(targets.iter().map(|target| {
@@ -105,7 +113,7 @@ impl Inodes {
 
     /// Keeps the inode of a file as it is while a batch writes, or lets the batch alone change it.
     fn hold<'a>(&self, target: &'a Target) -> Result<Held<'a>> {
-        let Target { node, end, kill_privileges } = target;
+        let Target { node, end, by: Author { kill_privileges, .. } } = target;
         let stays = |inode: &Inode| {
             *end <= inode.size() && !kill_privileges.is_some_and(|caller| inode.has_privileges(caller))
         };

@@ -23,7 +23,7 @@ mod xattr;
 use std::sync::Arc;
 
 use lacuna_device::FileId;
-use lacuna_ftl::Lba;
+use lacuna_ftl::{Lba, Spare};
 use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 
 use self::{
@@ -40,7 +40,7 @@ use crate::{
 pub(crate) use self::{
     attr::attr_of,
     commit::Attempt,
-    file_batch::Target,
+    file_batch::{Author, Target},
     node::{Node, Touch},
     ranges::HeldRanges,
     update::{Locked, Update},
@@ -55,6 +55,8 @@ pub(crate) struct Inodes {
     volume: Volume,
     nodes: Nodes,
     clock: fn() -> Timestamp,
+    /// Space that is root's alone.
+    root_reserve: Spare,
     /// When reads update times of last access, and whether listings do not (`nodiratime`).
     access_times: AccessTimes,
     skips_directories: bool,
@@ -71,11 +73,13 @@ impl Inodes {
         clock: fn() -> Timestamp,
         (access_times, skips_directories): (AccessTimes, bool),
         inodes_kept: usize,
+        root_reserve: Spare,
     ) -> Inodes {
         Inodes {
             volume,
             nodes: Nodes::new(inodes_kept),
             clock,
+            root_reserve,
             access_times,
             skips_directories,
             numbers: Mutex::new(Numbers::new(clock())),

@@ -16,7 +16,7 @@ pub use open::{OpenedVfs, VfsOptions, format_path, open_vfs, salvage_store};
 use std::sync::Arc;
 
 use lacuna_device::BlockDevice;
-use lacuna_ftl::{self as ftl, Ftl};
+use lacuna_ftl::{self as ftl, Ftl, Spare};
 
 use crate::{
     error::Result,
@@ -37,6 +37,8 @@ pub struct Options {
     pub access_times: AccessTimes,
     /// Listings never update those of directories: `nodiratime`.
     pub nodiratime: bool,
+    /// Space that only root may fill (see [`Posix::for_users`]).
+    pub root_reserve: Spare,
     /// Unused inodes that are kept in memory; about 800 bytes each.
     pub inodes_kept: usize,
 }
@@ -45,7 +47,14 @@ impl Default for Options {
     fn default() -> Options {
         let ftl = ftl::Options::default();
         let access_times = AccessTimes::default();
-        Options { ftl, clock: system_time, access_times, nodiratime: false, inodes_kept: 1 << 14 }
+        Options {
+            ftl,
+            clock: system_time,
+            access_times,
+            nodiratime: false,
+            root_reserve: Spare::Nothing,
+            inodes_kept: 1 << 14,
+        }
     }
 }
 
@@ -87,7 +96,8 @@ impl Nvmfs {
         let volume = Volume::open(ftl, store)?;
         let access_times = if options.ftl.read_only { AccessTimes::Never } else { options.access_times };
         let access_times = (access_times, options.nodiratime);
-        let inodes = Inodes::new(volume, options.clock, access_times, options.inodes_kept);
+        let inodes =
+            Inodes::new(volume, options.clock, access_times, options.inodes_kept, options.root_reserve);
         let layers = Arc::new(Layers::new(inodes));
         Ok(Nvmfs { root: Directory::root(Arc::clone(&layers)), layers })
     }
