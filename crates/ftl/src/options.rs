@@ -25,6 +25,15 @@ pub enum Op<'a> {
     },
 }
 
+/// What a batch does to the space that its sectors take; see [`crate::Ftl::effect_in_memory`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Effect {
+    /// Bytes stored in them before it.
+    pub before_bytes: u64,
+    /// Bytes stored in them after it.
+    pub after_bytes: u64,
+}
+
 /// Space for live data that a batch which adds some leaves to others: to it, the store is so much smaller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Spare {

@@ -5,14 +5,15 @@ use std::{borrow::Cow, sync::Arc};
 use lacuna_device::Error as DeviceError;
 
 use crate::{
-    Error, Op, Result, Seq, Spare, Stream,
+    Effect, Error, Op, Result, SECTOR, Seq, Spare, Stream,
     format::EntryKind,
-    log::{AppendPoint, Batch, Expected, Item, Journal, Log, MeanExpected},
+    log::{AppendPoint, Batch, Expected, Item, Journal, Log, MeanExpected, stored_after},
     maintenance::Maintenance,
     map::{Map, SharedMap},
     media::Volume,
     mutant::{Rule, is_broken},
     paging::{Base, DIRTY_SHARE, PagedMap},
+    ranges::merged,
     sync::RwLockUpgradableReadGuard,
 };
 
@@ -120,6 +121,19 @@ impl Writer {
             self.maintenance.pay(target);
         }
         Ok(Some(seq))
+    }
+
+    /// See [`crate::Ftl::effect_in_memory`].
+    pub(crate) fn effect_in_memory(&self, ops: &[Op<'_>]) -> Option<Effect> {
+        let touched = ops.iter().map(|op| match *op {
+            Op::Write { lba, data } => lba.0..lba.0.saturating_add((data.len() / SECTOR) as u64),
+            Op::Trim { lba, sectors } => lba.0..lba.0.saturating_add(sectors),
+        });
+        let touched = merged(touched.collect());
+        let before_bytes = self.pages.in_memory(|map| {
+            touched.into_iter().try_fold(0, |sum, range| Ok(sum + map.live_in(range)?.bytes))
+        })?;
+        Some(Effect { before_bytes, after_bytes: stored_after(ops, self.elides) })
     }
 
     /// The append point for the batch: that of its lifetime class where grouping pays, unless it would take a segment

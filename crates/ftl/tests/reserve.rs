@@ -223,3 +223,40 @@ fn a_batch_leaves_others_their_spare() {
         assert_sound(&ftl);
     }
 }
+
+/// What a batch is said to do to the space of its sectors is what it does, also where its parts overlap.
+#[test]
+fn the_effect_of_a_batch_is_known_before() {
+    const SECTORS: u64 = 100;
+    for_each_seed(20, |seed| {
+        let mut rng = SeededRng::new(seed);
+        let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(16 << 20));
+        format(&device);
+        let ftl =
+            Ftl::open(device, Options { elide_zero_tails: seed % 4 > 0, ..Options::default() }).unwrap();
+        for _ in 0..200 {
+            let parts: Vec<(u64, Vec<u8>, bool)> = (0..1 + rng.below(4))
+                .map(|_| {
+                    let (at, sectors) = (rng.below(SECTORS), 1 + rng.below(40));
+                    let mut data = page(&mut rng, sectors as usize * 512);
+                    let zeros_from = rng.below(data.len() as u64 * 2).min(data.len() as u64) as usize;
+                    data[zeros_from..].fill(0);
+                    (at, data, rng.chance(30))
+                })
+                .collect();
+            let ops: Vec<Op<'_>> = parts
+                .iter()
+                .map(|(at, data, is_trim)| match is_trim {
+                    true => Op::Trim { lba: Lba(*at), sectors: (data.len() / 512) as u64 },
+                    false => Op::Write { lba: Lba(*at), data },
+                })
+                .collect();
+            let all = || ftl.allocated(Lba(0)..Lba(u64::MAX)).unwrap();
+            let (effect, before) = (ftl.effect_in_memory(&ops).expect("all is in memory"), all());
+            ftl.write_batch(&ops, Stream::Data).unwrap();
+            let expected = before - effect.before_bytes + effect.after_bytes;
+            assert_eq!(all(), expected, "{ops:?}");
+        }
+        assert_sound(&ftl);
+    });
+}

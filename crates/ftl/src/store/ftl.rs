@@ -11,8 +11,8 @@ use super::parts::Store;
 #[cfg(doc)]
 use crate::Error;
 use crate::{
-    CheckDepth, FormatOptions, Lba, Mapped, Op, Options, Progress, Remains, Report, ResidentLeaves, Result,
-    SECTOR, Scrub, Seq, Spare, Stats, Stream, Work,
+    CheckDepth, Effect, FormatOptions, Lba, Mapped, Op, Options, Progress, Remains, Report, ResidentLeaves,
+    Result, SECTOR, Scrub, Seq, Spare, Stats, Stream, Work,
     media::superblock,
     recovery::Losses,
     sync::{Mutex, thread::JoinHandle},
@@ -166,6 +166,12 @@ impl Ftl {
     /// both ends of the range.
     pub fn allocated_in_memory(&self, range: Range<Lba>) -> Option<u64> {
         Some(self.store.base.pages.in_memory(|map| map.live_in(range.start.0..range.end.0))?.bytes)
+    }
+
+    /// What [`Ftl::allocated`] of the sectors that `ops` change is now, and would be after them. `None` as for
+    /// [`Ftl::allocated_in_memory`].
+    pub fn effect_in_memory(&self, ops: &[Op<'_>]) -> Option<Effect> {
+        self.store.writer.effect_in_memory(ops)
     }
 
     /// Extents of `range`, at a cost that does not depend on its length. A write of a single sector is one
