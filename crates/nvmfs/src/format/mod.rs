@@ -16,6 +16,7 @@ mod dirent;
 pub mod fuzz;
 mod inode;
 mod kind;
+mod limits;
 mod siphash;
 mod time;
 mod xattr;
@@ -29,6 +30,8 @@ pub(crate) use dirent::{Bucket, Dirent, NAME_BYTES_MAX, Slot, Tombstone, is_name
 pub(crate) use inode::{Inode, LINKS_MAX, TARGET_BYTES_MAX};
 pub(crate) use kind::Privilege;
 pub use kind::{Caller, FileKind};
+pub use limits::Limits;
+pub(crate) use limits::{LimitsSector, can_have_limits};
 pub(crate) use siphash::siphash24;
 use time::DiskTime;
 pub use time::{Timestamp, system_time};

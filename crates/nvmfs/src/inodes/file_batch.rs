@@ -11,7 +11,7 @@ use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 use super::{last_change::UnderWay, node::Record};
 use crate::{
     error::{Refusal, Result},
-    format::{Caller, Inode, Privilege, SectorBytes},
+    format::{Caller, Ino, Inode, Privilege, SectorBytes},
     inodes::{Attempt, Inodes, Node, Touch},
 };
 
@@ -34,7 +34,7 @@ pub(crate) struct Target {
 /// A file of a batch while the batch is under way.
 enum Held<'a> {
     /// Its inode stays as it is.
-    Within { node: &'a Arc<Node>, _record: RwLockReadGuard<'a, Record>, under_way: UnderWay<'a> },
+    Within { node: &'a Arc<Node>, record: RwLockReadGuard<'a, Record>, under_way: UnderWay<'a> },
     /// Its next inode is part of the batch.
     Changing(Box<Changing<'a>>),
 }
@@ -48,6 +48,15 @@ struct Changing<'a> {
 }
 
 impl Held<'_> {
+    /// The owner, if it is this inode.
+    fn owner_of(&self, ino: Ino) -> Option<u32> {
+        let (node, inode) = match self {
+            Held::Within { node, record, .. } => (node, live(record).ok()?),
+            Held::Changing(changing) => (&changing.node, &changing.next),
+        };
+        (node.ino == ino).then(|| inode.owner().0)
+    }
+
     /// The inode's write in the batch.
     fn inode_op(&self) -> Option<Op<'_>> {
         match self {
@@ -83,7 +92,10 @@ impl Inodes {
         }
         let changes_inodes = held.iter().any(|held| matches!(held, Held::Changing(_)));
         let privilege = targets.iter().map(|target| target.by.privilege).min().unwrap_or_default();
-        let seq = match self.submit(&batch, Inodes::stream(targets), privilege, changes_inodes)? {
+        let seq = match self.submit(&batch, Inodes::stream(targets), privilege, changes_inodes, |ino| {
+            let owner = held.iter().find_map(|held| held.owner_of(ino));
+            (owner, owner)
+        })? {
             Attempt::Done(seq) => seq,
             Attempt::Absent(mut sectors) => {
                 sectors.extend(targets.iter().map(|target| {
@@ -119,13 +131,13 @@ impl Inodes {
         };
         let record = node.record.read();
         if stays(live(&record)?) {
-            return Ok(Held::Within { node, _record: record, under_way: node.last_change.begin() });
+            return Ok(Held::Within { node, record, under_way: node.last_change.begin() });
         }
         drop(record);
         let record = node.record.write();
         let under_way = node.last_change.begin();
         if stays(live(&record)?) {
-            return Ok(Held::Within { node, _record: RwLockWriteGuard::downgrade(record), under_way });
+            return Ok(Held::Within { node, record: RwLockWriteGuard::downgrade(record), under_way });
         }
         let mut next = node.with_times(&record).ok_or(Refusal::Stale)?;
         next.set_size(next.size().max(*end));

@@ -15,6 +15,7 @@ mod lookups;
 mod node;
 mod numbers;
 mod orphans;
+mod quota;
 mod ranges;
 mod times;
 mod update;
@@ -30,6 +31,7 @@ use self::{
     lookups::Lookups,
     node::{Nodes, Record},
     numbers::Numbers,
+    quota::Quotas,
 };
 use crate::{
     error::{Refusal, Result},
@@ -47,6 +49,7 @@ pub(crate) use self::{
 };
 pub use self::{
     attr::{Attr, SetAttr, SetTime, StatFs},
+    quota::{Usage, UserQuota},
     times::AccessTimes,
 };
 
@@ -63,6 +66,7 @@ pub(crate) struct Inodes {
     numbers: Mutex<Numbers>,
     /// Inodes that a kernel knows.
     lookups: Lookups,
+    quotas: Quotas,
     /// Held shared by changes of names or inodes other than times, alone while they are checked.
     structure: RwLock<()>,
 }
@@ -84,6 +88,7 @@ impl Inodes {
             skips_directories,
             numbers: Mutex::new(Numbers::new(clock())),
             lookups: Lookups::default(),
+            quotas: Quotas::default(),
             structure: RwLock::new(()),
         }
     }

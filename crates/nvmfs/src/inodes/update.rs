@@ -190,6 +190,14 @@ impl Update {
         ops
     }
 
+    /// The owner of an inode, which `before` owned, once the update is made.
+    pub(super) fn owner_after(&self, ino: Ino, before: Option<u32>) -> Option<u32> {
+        if self.freed.contains(&ino) {
+            return None;
+        }
+        self.inodes.iter().find(|inode| inode.ino() == ino).map_or(before, |inode| Some(inode.owner().0))
+    }
+
     /// Stores an inode of which only names changed. Returns it with its new time.
     pub(crate) fn put_changed(&mut self, mut inode: Inode) -> Inode {
         let (accessed, modified, _) = inode.times();

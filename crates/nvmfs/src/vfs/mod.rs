@@ -20,8 +20,8 @@ use lacuna_ftl::{self as ftl, Ftl, Spare};
 
 use crate::{
     error::Result,
-    format::{Timestamp, system_time},
-    inodes::Inodes,
+    format::{Limits, Timestamp, system_time},
+    inodes::{Inodes, UserQuota},
     posix::{AccessTimes, Layers, Posix},
     volume::{self, FormatOptions, Volume},
 };
@@ -88,6 +88,7 @@ impl Nvmfs {
         if !is_read_only {
             fs.layers.inodes().free_orphans()?;
         }
+        fs.layers.inodes().open_quotas(!is_read_only)?;
         Ok(fs)
     }
 
@@ -126,6 +127,33 @@ impl Nvmfs {
     /// As there.
     pub fn grow(&self, capacity_bytes: Option<u64>) -> Result<u64> {
         Ok(self.layers.inodes().volume().ftl().grow(capacity_bytes)?)
+    }
+
+    /// What users have and may have, by user. An inode counts for its owner, with what is stored of its data: so holes
+    /// take nothing, nor do zeros at the ends of 16 KiB; with the entries of a directory, and with attributes that do
+    /// not fit into the inode. Where nobody has a limit, all inodes are counted at the first call, during which changes
+    /// of names and lengths wait.
+    ///
+    /// # Errors
+    /// When the inode table cannot be read.
+    pub fn quotas(&self) -> Result<Vec<UserQuota>> {
+        self.layers.inodes().user_quotas()
+    }
+
+    /// As [`Nvmfs::quotas`], but empty as long as nothing was counted: where nobody has a limit, and nobody has asked.
+    pub fn known_quotas(&self) -> Vec<UserQuota> {
+        self.layers.inodes().known_quotas()
+    }
+
+    /// Sets the limits of a user; the default ones are none. They bind what is done on behalf of users other than root
+    /// ([`Posix::for_users`]) and adds to what the user has; what it has above them stays. Durable when it returns; a
+    /// power cut leaves the old limits or the new ones.
+    ///
+    /// # Errors
+    /// [`Refusal::Invalid`](crate::Refusal::Invalid) for root and for 2^32 - 1, who can have none; as
+    /// [`Nvmfs::quotas`].
+    pub fn set_limits(&self, uid: u32, limits: Limits) -> Result<()> {
+        self.layers.inodes().set_limits(uid, limits)
     }
 
     /// The store below, for its statistics and background work.
