@@ -52,8 +52,8 @@ const ATTEMPT_PAUSE: Duration = Duration::from_millis(20);
 /// What an owner answers whose store is being closed.
 pub(crate) const CLOSING: &str = "about to close";
 
-/// The question whose answer may take as long as reading the whole store.
-const LONG_QUESTION: &str = "check";
+/// The first words of questions whose answers may take as long as reading all of the store, or all inodes.
+const LONG_QUESTIONS: [&str; 2] = ["check", "quota"];
 
 /// Answers a question, or returns the reason why not.
 pub(crate) type Answerer = dyn Fn(&str) -> Result<String, String> + Send + Sync;
@@ -124,10 +124,11 @@ pub(crate) fn ask(store: &Path, question: &str) -> anyhow::Result<Option<String>
         return Ok(None);
     }
     let socket = directory.path.join(socket_name(store).with_context(|| name.to_string())?);
-    if question == LONG_QUESTION && ask_until(&socket, "ping", END_TIMEOUT, Some(PATIENCE))?.is_none() {
+    let is_long = question.split(' ').next().is_some_and(|first| LONG_QUESTIONS.contains(&first));
+    if is_long && ask_until(&socket, "ping", END_TIMEOUT, Some(PATIENCE))?.is_none() {
         return Ok(None);
     }
-    let patience = (question != LONG_QUESTION).then_some(PATIENCE);
+    let patience = (!is_long).then_some(PATIENCE);
     ask_until(&socket, question, END_TIMEOUT, patience).with_context(|| name.to_string())
 }
 

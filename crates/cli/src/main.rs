@@ -3,7 +3,7 @@
 //! Every failure is one line `lacuna: <place>: <cause>` on standard error: exit code 2 when the
 //! command line makes no sense, else 1.
 //!
-//! layers: printable < control, output, progress, size, trace < grow, look < live, phases, tables < info < check, table
+//! layers: printable < control, output, progress, size, trace < grow, look < quota < live, phases, tables < info < check, table
 //! layers: < files, flash_model, format, iobench, linkbench, mariadb_demo, metrics, mount, scrub, tpcc, trimbench
 //! layers: < verdict
 
@@ -25,6 +25,7 @@ mod output;
 mod phases;
 mod printable;
 mod progress;
+mod quota;
 mod scrub;
 mod size;
 mod table;
@@ -52,6 +53,7 @@ struct CommandLine {
 enum Command {
     Format(format::Arguments),
     Grow(grow::Arguments),
+    Quota(quota::Arguments),
     Info(info::Arguments),
     Check(check::Arguments),
     Scrub(scrub::Arguments),
@@ -102,6 +104,7 @@ fn main() -> ExitCode {
     let result = match command_line.command {
         Command::Format(arguments) => format::run(&arguments),
         Command::Grow(arguments) => grow::run(&arguments),
+        Command::Quota(arguments) => quota::run(&arguments),
         Command::Info(arguments) => info::run(&arguments),
         Command::Check(arguments) => check::run(&arguments),
         Command::Scrub(arguments) => scrub::run(&arguments),

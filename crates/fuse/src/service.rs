@@ -709,8 +709,9 @@ fn is_stale(error: &lacuna_nvmfs::Error) -> bool {
     matches!(error, lacuna_nvmfs::Error::Refused(Refusal::Stale))
 }
 
+/// Whether the store is full, or what its owner may have.
 fn is_full(error: &lacuna_nvmfs::Error) -> bool {
-    error.errno() == Os::NOSPC.raw_os_error()
+    [Os::NOSPC, Os::DQUOT].map(Os::raw_os_error).contains(&error.errno())
 }
 
 /// The attributes of an unreadable inode that its name provides.

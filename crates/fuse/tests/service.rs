@@ -1,12 +1,12 @@
 //! The features that a mount adds to the file system, tested without a mount.
 
-use std::sync::Arc;
+use std::{num::NonZeroU64, sync::Arc, thread, time::Duration};
 
 use lacuna_device::{BlockDevice, MemDevice};
 use lacuna_ftl::{Lba, Op, Stream};
 use lacuna_fuse::{Errno, Kind, NamedAttr, Opening, Service, ServiceOptions, WriteRequest, innodb::NoTrim};
 use lacuna_nvmfs::{
-    CheckDepth, FormatOptions, Ino, Nvmfs, Options, Spare,
+    CheckDepth, FormatOptions, Ino, Limits, Nvmfs, Options, Spare,
     posix::{Caller, FileKind, Rename, XattrMode},
 };
 use rustix::{fs::OFlags, io::Errno as Os};
@@ -165,6 +165,32 @@ fn a_user_who_fills_the_mount_leaves_root_its_reserve() {
     service.forget(mine, 1);
     let stat = service.statfs().expect("tells");
     assert!(stat.available_bytes > stat.total_bytes / 2, "{stat:?}");
+}
+
+#[test]
+fn a_user_whose_quota_is_used_up_gets_what_is_about_to_be_forgotten() {
+    let service = service(ServiceOptions::default());
+    let limits = Limits { bytes: NonZeroU64::new(100 << 10), inodes: None };
+    service.fs().set_limits(1000, limits).expect("sets limits");
+    let caller = Caller { uid: 1000, gid: 1000, umask: 0 };
+    let create = |name: &str| {
+        let made = service.create(ROOT, name.as_bytes(), 0o100_644, caller).expect("creates");
+        Service::number(made.ino)
+    };
+    let data = vec![0x5a; 64 << 10];
+    let write = |file| service.write(file, WriteRequest { caller, ..direct(0, &data) });
+    let (first, second) = (create("first"), create("second"));
+    assert_eq!(write(first), Ok(data.len()));
+    assert_eq!(write(second), Err(Errno(Os::DQUOT.raw_os_error())));
+    service.unlink(ROOT, b"first").expect("removes");
+    service.release(first).expect("closes");
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            thread::sleep(Duration::from_millis(20)); // as a kernel does, after it got its answer
+            service.forget(first, 1);
+        });
+        assert_eq!(write(second), Ok(data.len()));
+    });
 }
 
 #[test]
