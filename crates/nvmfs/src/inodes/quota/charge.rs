@@ -106,3 +106,69 @@ impl Inodes {
         if absent.is_empty() { Ok(charges) } else { Err(absent) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU64;
+
+    use super::{
+        super::{Quotas, Tally},
+        *,
+    };
+    use crate::{error::Error, error::Refusal, format::Limits};
+
+    const UID: u32 = 1000;
+
+    fn quotas() -> Quotas {
+        let quotas = Quotas::default();
+        {
+            let mut books = quotas.books.lock();
+            books.usage = Some(Tally { counted_to: 100, ..Tally::default() });
+            books.limits.insert(UID, Limits { bytes: NonZeroU64::new(1000), inodes: NonZeroU64::new(2) });
+        }
+        quotas
+    }
+
+    fn charge(number: u32, owners: Owners, [before_bytes, after_bytes, rest_bytes]: [u64; 3]) -> Charge {
+        let effect = Effect { before_bytes, after_bytes };
+        Charge { ino: Ino(number), from: owners.0, to: owners.1, effect, rest_bytes }
+    }
+
+    fn write(before: u64, after: u64) -> Vec<Charge> {
+        vec![charge(20, (Some(UID), Some(UID)), [before, after, 0])]
+    }
+
+    fn used(quotas: &Quotas) -> (u64, u64) {
+        let books = quotas.books.lock();
+        assert!(books.pending.values().all(|pending| *pending != Usage::default()));
+        let usage = books.usage.as_ref().and_then(|tally| tally.of.get(&UID).copied()).unwrap_or_default();
+        (usage.bytes, usage.inodes)
+    }
+
+    #[test]
+    fn what_is_under_way_counts_until_it_is_posted_or_given_up() {
+        let quotas = quotas();
+        let made = |number| vec![charge(number, (None, Some(UID)), [0, 100, 0])];
+        let admit = |charges| quotas.admit(charges, Privilege::User);
+        let refused = |charges| matches!(admit(charges), Err(Error::Refused(Refusal::QuotaExceeded)));
+        admit(made(20)).unwrap().post();
+        assert_eq!(used(&quotas), (100, 1));
+        let under_way = admit(write(100, 900)).unwrap();
+        assert!(refused(write(0, 101)) && !refused(write(0, 100)), "900 are taken");
+        assert!(!refused(write(500, 500)), "it adds nothing");
+        let by_root = quotas.admit(write(0, 500), Privilege::Root).unwrap();
+        assert!(refused(write(0, 1)), "root's counts too");
+        drop((under_way, by_root));
+        let second = admit(made(21)).unwrap();
+        assert!(refused(made(22)), "a third inode");
+        second.post();
+        assert_eq!(used(&quotas), (200, 2));
+        admit(write(100, 900)).unwrap().post();
+        assert_eq!(used(&quotas), (1000, 2));
+        // Given away with what is not changed, freed, and one that is not counted yet.
+        admit(vec![charge(20, (Some(UID), Some(7)), [0, 0, 900])]).unwrap().post();
+        admit(vec![charge(21, (Some(UID), None), [100, 0, 0])]).unwrap().post();
+        admit(vec![charge(100, (None, Some(UID)), [0, 5, 0])]).unwrap().post();
+        assert_eq!(used(&quotas), (0, 0));
+    }
+}

@@ -79,7 +79,8 @@ impl Inodes {
         }
         let is_counted = books.usage.is_some();
         drop(books);
-        if is_counted {
+        // A stopped store may show a batch that was not posted.
+        if is_counted && self.volume.ftl().failure().is_none() {
             findings.extend(self.count(|books, recount| {
                 let usage = books.usage.as_ref().expect("it was counted");
                 let users: BTreeSet<_> = usage.of.keys().chain(recount.of.keys()).collect();
