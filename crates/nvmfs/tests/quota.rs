@@ -313,7 +313,7 @@ fn batches_by_name_are_counted() {
 /// the count is right at the end, and while it is checked.
 #[test]
 fn threads_of_a_user_stay_within_its_limit() {
-    const LIMIT: u64 = 600_000;
+    const LIMIT: u64 = 300_000;
     let vfs = open(&formatted(64 << 20));
     vfs.posix().mkdir(ROOT, b"d", 0o777, caller(0)).unwrap();
     let directory = vfs.posix().lookup(ROOT, b"d").unwrap().ino;
@@ -339,8 +339,8 @@ fn threads_of_a_user_stay_within_its_limit() {
                 0 => fs.mknod(directory, &name, 0o100_600, 0, caller(USER)).map(drop),
                 1 => fs.unlink(directory, &name).map(drop),
                 2 => fs.write(shared, rng.below(1 << 20), &data, PLAIN).map(drop),
-                3 => fs.fallocate(shared, rng.below(1 << 20), 100_000, Allocate::PunchHole, None),
-                4 => fs.lookup(directory, &name).and_then(|attr| {
+                3 => fs.fallocate(shared, rng.below(1 << 20), 20_000, Allocate::PunchHole, None),
+                4 if rng.chance(10) => fs.lookup(directory, &name).and_then(|attr| {
                     let gift = SetAttr { uid: Some(5), ..SetAttr::default() };
                     fs.setattr(attr.ino, &gift).map(drop)
                 }),
@@ -358,7 +358,7 @@ fn threads_of_a_user_stay_within_its_limit() {
             }
         }
     });
-    assert!(refused.into_inner() > 0, "this test tests nothing");
+    assert!(refused.into_inner() > 50, "this test tests little");
     let used = used(&vfs, USER);
     assert!(used.bytes <= LIMIT && used.inodes <= 12 && used.inodes > 0, "{used:?}");
     assert_clean(&vfs);

@@ -131,15 +131,14 @@ impl Inodes {
         self.quotas.books.lock().count = Some(Tally::default());
         self.quotas.is_on.store(true, SeqCst);
         let counted = self.count_table();
-        drop(quiesced);
         let mut books = self.quotas.books.lock();
-        let mut count = books.count.take().expect("this thread counts");
+        drop(quiesced); // what is made from here on is posted behind the end of the count
+        let count = books.count.take().expect("this thread counts");
         if books.usage.is_none() && counted.is_err() {
             self.quotas.is_on.store(false, SeqCst);
         }
         counted?;
-        count.counted_to = u64::MAX;
-        Ok(end(&mut books, count))
+        Ok(end(&mut books, Tally { counted_to: u64::MAX, ..count }))
     }
 
     fn count_table(&self) -> Result<()> {
