@@ -56,8 +56,8 @@ const ATTEMPT_PAUSE: Duration = Duration::from_millis(20);
 /// What an owner answers whose store is being closed.
 pub(crate) const CLOSING: &str = "about to close";
 
-/// Questions that begin with these may take as long as reading the whole store.
-const LONG_QUESTIONS: [&str; 2] = ["check", "scrub"];
+/// The first words of questions whose answers may take as long as reading all of the store, or all inodes.
+const LONG_QUESTIONS: [&str; 3] = ["check", "quota", "scrub"];
 
 /// What a line with progress begins with.
 const PROGRESS: &str = "progress: ";
@@ -141,7 +141,7 @@ pub(crate) fn ask(store: &Path, question: &str) -> anyhow::Result<Option<String>
         return Ok(None);
     }
     let socket = directory.path.join(socket_name(store).with_context(|| name.to_string())?);
-    let is_long = LONG_QUESTIONS.iter().any(|long| question.starts_with(long));
+    let is_long = question.split(' ').next().is_some_and(|first| LONG_QUESTIONS.contains(&first));
     if is_long && ask_until(&socket, "ping", END_TIMEOUT, Some(PATIENCE))?.is_none() {
         return Ok(None);
     }

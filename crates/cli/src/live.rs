@@ -1,17 +1,17 @@
 //! The answers of a mounted store on its control socket.
 
-use std::{fmt::Write, os::unix::fs::MetadataExt, sync::Arc};
+use std::{fmt::Write, num::NonZeroU64, os::unix::fs::MetadataExt, sync::Arc};
 
 use lacuna_ftl::{Stats, StreamStats};
 use lacuna_fuse::{Kind, LATENCY_BOUNDS_US, Service, innodb::NoTrim};
-use lacuna_nvmfs::{CheckDepth, Nvmfs};
+use lacuna_nvmfs::{CheckDepth, Limits, Nvmfs, UserQuota};
 use serde_json::{Value, json};
 
 use crate::{
     control::{Answerer, CLOSING},
     files, grow,
     printable::one_line,
-    scrub,
+    quota, scrub,
 };
 
 /// What is said about a mount that the service does not know.
@@ -22,7 +22,7 @@ pub(crate) struct Facts {
     pub(crate) map_memory: u64,
 }
 
-/// Answers `ping`, `info`, `check`, `metrics`, `grow SIZE`, `ls PATH` and `scrub RATE`.
+/// Answers `ping`, `info`, `check`, `metrics`, `grow SIZE`, `ls PATH`, `quota ...` and `scrub RATE`.
 pub(crate) fn answerer(facts: Facts, service: &Arc<Service>) -> Arc<Answerer> {
     // Weak, so that a client that asks for long does not keep the store open.
     let mounted = Arc::downgrade(service);
@@ -34,6 +34,7 @@ pub(crate) fn answerer(facts: Facts, service: &Arc<Service>) -> Arc<Answerer> {
             ("check", "") => check(service.fs()),
             ("metrics", "") => Ok(metrics(&facts, &service)),
             ("grow", size) => grow::answer(service.fs(), size),
+            ("quota", change) => quota::answer(service.fs(), change),
             ("ls", path) => files::answer_listing(service.fs(), path),
             ("scrub", rate) => {
                 let fs = Arc::clone(service.fs());
@@ -169,6 +170,28 @@ impl Exposition {
         self.line(name, "", value);
     }
 
+    /// Of users with limits.
+    fn quotas(&mut self, fs: &Nvmfs) {
+        let quotas: Vec<_> =
+            fs.known_quotas().into_iter().filter(|quota| quota.limits != Limits::default()).collect();
+        let max = |limit: Option<NonZeroU64>| limit.map_or(f64::INFINITY, |limit| limit.get() as f64);
+        type Figure<'a> = &'a dyn Fn(&UserQuota) -> f64;
+        let figures: [(&str, &str, Figure<'_>); 4] = [
+            ("quota_bytes", "Bytes that a user has stored", &|quota| quota.used.bytes as f64),
+            ("quota_bytes_max", "Bytes that a user may store", &|quota| max(quota.limits.bytes)),
+            ("quota_files", "Inodes of a user", &|quota| quota.used.inodes as f64),
+            ("quota_files_max", "Inodes that a user may have", &|quota| max(quota.limits.inodes)),
+        ];
+        for (name, help, figure) in figures.iter().filter(|_| !quotas.is_empty()) {
+            self.head("gauge", name, help);
+            for quota in &quotas {
+                let value = figure(quota);
+                let value = if value.is_finite() { value.to_string() } else { "+Inf".to_owned() };
+                self.line(name, &format!(",user=\"{}\"", quota.uid), value);
+            }
+        }
+    }
+
     /// The times that requests took, in seconds.
     fn latencies(&mut self, service: &Service) {
         let name = "request_seconds";
@@ -254,6 +277,7 @@ fn metrics(facts: &Facts, service: &Service) -> String {
         let label = format!(",reason=\"{}\"", reason.name());
         text.line("trims_refused_total", &label, counters.no_trim[reason.index()]);
     }
+    text.quotas(service.fs());
     text.latencies(service);
     text.text
 }
@@ -281,6 +305,8 @@ mod tests {
     fn every_metric_names_its_store_and_has_a_head() {
         let service = service();
         assert!(service.lookup(1, b"none").is_err());
+        let limits = Limits { bytes: NonZeroU64::new(4096), inodes: None };
+        service.fs().set_limits(77, limits).expect("sets limits");
         let text = metrics(&facts(), &service);
         let label = r#"{store="/a \"b\\c\"\n""#;
         let mut heads = std::collections::HashSet::new();
@@ -294,6 +320,11 @@ mod tests {
                 assert!(heads.contains(name) || family.is_some_and(|name| heads.contains(name)), "{line}");
                 assert!(rest.rsplit(' ').next().is_some_and(|value| value.parse::<f64>().is_ok()), "{line}");
             }
+        }
+        for (name, value) in [("quota_bytes_max", "4096"), ("quota_files_max", "+Inf"), ("quota_files", "0")]
+        {
+            let line = format!("\nlacuna_{name}{label},user=\"77\"}} {value}\n");
+            assert!(text.contains(&line), "{name}: {text}");
         }
         for (name, value) in [("up", "1"), ("failed", "0"), ("map_memory_max_bytes", "77")] {
             assert!(text.contains(&format!("\nlacuna_{name}{label}}} {value}\n")), "{name}");

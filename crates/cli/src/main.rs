@@ -3,7 +3,7 @@
 //! Every failure is one line `lacuna: <place>: <cause>` on standard error: exit code 2 when the
 //! command line makes no sense, else 1.
 //!
-//! layers: printable < output < control, progress, size, trace < look < files, grow, scrub < live, phases, tables < info
+//! layers: printable < output < control, progress, size, trace < look < files, grow, quota, scrub < live, phases, tables < info
 //! layers: < check, table < flash_model, format, iobench, linkbench, mariadb_demo, metrics, mount, tpcc, trimbench
 //! layers: < verdict
 
@@ -25,6 +25,7 @@ mod output;
 mod phases;
 mod printable;
 mod progress;
+mod quota;
 mod scrub;
 mod size;
 mod table;
@@ -53,6 +54,7 @@ struct CommandLine {
 enum Command {
     Format(format::Arguments),
     Grow(grow::Arguments),
+    Quota(quota::Arguments),
     Info(info::Arguments),
     Check(check::Arguments),
     Scrub(scrub::Arguments),
@@ -106,6 +108,7 @@ fn main() -> ExitCode {
     let result = match command_line.command {
         Command::Format(arguments) => format::run(&arguments),
         Command::Grow(arguments) => grow::run(&arguments),
+        Command::Quota(arguments) => quota::run(&arguments),
         Command::Info(arguments) => info::run(&arguments),
         Command::Check(arguments) => check::run(&arguments),
         Command::Scrub(arguments) => scrub::run(&arguments),

@@ -203,8 +203,8 @@ mod write;
 pub use addr::{Lba, SECTOR, Seq};
 pub use error::{Error, Result};
 pub use options::{
-    CheckDepth, Finding, Footprint, FormatOptions, Op, Options, Progress, Report, Stats, Stream, StreamStats,
-    Work,
+    CheckDepth, Effect, Finding, Footprint, FormatOptions, Op, Options, Progress, Report, Spare, Stats,
+    Stream, StreamStats, Work,
 };
 pub use paging::ResidentLeaves;
 pub use read::{Lost, Mapped, Remains};

@@ -25,6 +25,38 @@ pub enum Op<'a> {
     },
 }
 
+/// What a batch does to the space that its sectors take; see [`crate::Ftl::effect_in_memory`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Effect {
+    /// Bytes stored in them before it.
+    pub before_bytes: u64,
+    /// Bytes stored in them after it.
+    pub after_bytes: u64,
+}
+
+/// Space for live data that a batch which adds some leaves to others: to it, the store is so much smaller.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Spare {
+    /// None.
+    #[default]
+    Nothing,
+    /// Percent of what may be live.
+    Percent(u8),
+    /// Bytes.
+    Bytes(u64),
+}
+
+impl Spare {
+    /// Bytes of `limit_bytes`.
+    pub fn of(self, limit_bytes: u64) -> u64 {
+        match self {
+            Spare::Nothing => 0,
+            Spare::Percent(percent) => limit_bytes / 100 * u64::from(percent.min(100)),
+            Spare::Bytes(bytes) => bytes.min(limit_bytes),
+        }
+    }
+}
+
 /// Append point for fresh data: batches of different expected lifetime lie in different segments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Stream {

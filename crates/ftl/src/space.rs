@@ -4,7 +4,7 @@
 //! segment is taken to hold no more than [`Space::usable_bytes`], whatever the chunks' sizes.
 
 use crate::{
-    Footprint,
+    Footprint, Spare,
     addr::{CHUNK_BYTES, GRAIN},
     format::{
         LEAF_BYTES_MAX, LEAF_HEADER_BYTES, LEAF_PADDING, Live, MAP_INDEX_BYTES, PACKED_ENTRY_BYTES_MAX,
@@ -63,6 +63,14 @@ pub(crate) struct Limits {
     pub(crate) grow: u64,
     /// Batches that only add bookkeeping (an overwrite that splits extents) stay below this.
     pub(crate) hard: u64,
+}
+
+impl Limits {
+    /// The limits of a batch that leaves `spare` to others.
+    pub(crate) fn leaving(self, spare: Spare) -> Limits {
+        let bytes = spare.of(self.grow);
+        Limits { grow: self.grow - bytes, hard: self.hard - bytes }
+    }
 }
 
 impl Space {

@@ -5,14 +5,15 @@ use std::{borrow::Cow, sync::Arc};
 use lacuna_device::Error as DeviceError;
 
 use crate::{
-    Error, Op, Result, Seq, Stream,
+    Effect, Error, Op, Result, SECTOR, Seq, Spare, Stream,
     format::EntryKind,
-    log::{AppendPoint, Batch, Expected, Item, Journal, Log, MeanExpected},
+    log::{AppendPoint, Batch, Expected, Item, Journal, Log, MeanExpected, stored_after},
     maintenance::Maintenance,
     map::{Map, SharedMap},
     media::Volume,
     mutant::{Rule, is_broken},
     paging::{Base, DIRTY_SHARE, PagedMap},
+    ranges::merged,
     sync::RwLockUpgradableReadGuard,
 };
 
@@ -38,11 +39,17 @@ impl Writer {
 
     /// See [`crate::Ftl::write_batch`].
     pub(crate) fn write_batch(&self, ops: &[Op<'_>], stream: Stream) -> Result<Seq> {
-        Ok(self.accept(ops, stream, true)?.expect("leaves are brought in"))
+        Ok(self.accept(ops, stream, Spare::Nothing, true)?.expect("leaves are brought in"))
     }
 
     /// Writes a batch. Unless it `may_fault`, returns nothing when leaves of the map must be read.
-    pub(crate) fn accept(&self, ops: &[Op<'_>], stream: Stream, may_fault: bool) -> Result<Option<Seq>> {
+    pub(crate) fn accept(
+        &self,
+        ops: &[Op<'_>],
+        stream: Stream,
+        spare: Spare,
+        may_fault: bool,
+    ) -> Result<Option<Seq>> {
         self.volume.must_write()?;
         let _sentinel = self.journal.sentinel();
         let batch = Batch::prepare(ops, self.elides)?;
@@ -75,9 +82,10 @@ impl Writer {
                 continue;
             }
             let device_has_space = !self.volume.device().waits_for_space();
-            if !log.admits(&map, &batch, device_has_space) {
+            let limits = log.limits().leaving(spare);
+            if !log.admits(&map, &batch, limits, device_has_space) {
                 return Err(match device_has_space {
-                    true => self.journal.full(&log, &map),
+                    true => self.journal.full(&map, limits),
                     false => Error::Device(DeviceError::Full { what: self.volume.name() }),
                 });
             }
@@ -122,6 +130,19 @@ impl Writer {
             self.maintenance.pay(target);
         }
         Ok(Some(seq))
+    }
+
+    /// See [`crate::Ftl::effect_in_memory`].
+    pub(crate) fn effect_in_memory(&self, ops: &[Op<'_>]) -> Option<Effect> {
+        let touched = ops.iter().map(|op| match *op {
+            Op::Write { lba, data } => lba.0..lba.0.saturating_add((data.len() / SECTOR) as u64),
+            Op::Trim { lba, sectors } => lba.0..lba.0.saturating_add(sectors),
+        });
+        let touched = merged(touched.collect());
+        let before_bytes = self.pages.in_memory(|map| {
+            touched.into_iter().try_fold(0, |sum, range| Ok(sum + map.live_in(range)?.bytes))
+        })?;
+        Some(Effect { before_bytes, after_bytes: stored_after(ops, self.elides) })
     }
 
     /// The append point for a batch: that of its lifetime class where grouping pays.

@@ -7,7 +7,7 @@ use std::{env, sync::Arc};
 
 use harness::{SEGMENT_BYTES, assert_sound, format};
 use lacuna_device::{BlockDevice, MemDevice};
-use lacuna_ftl::{Error, Ftl, Lba, Op, Options, Stream};
+use lacuna_ftl::{Error, Ftl, Lba, Op, Options, Spare, Stream};
 use lacuna_sim::{SeededRng, for_each_seed};
 
 const PAGE: usize = 16 << 10;
@@ -171,5 +171,92 @@ fn a_full_store_takes_the_largest_batch_of_trims() {
         ftl.flush().unwrap();
         assert_sound(&ftl);
         println!("seed {seed}: {most} trims, {pages} pages");
+    });
+}
+
+/// To a batch that leaves a spare to others the store is so much smaller: it is refused as on a full store, and what
+/// adds nothing goes on.
+#[test]
+fn a_batch_leaves_others_their_spare() {
+    for spare in [Spare::Percent(20), Spare::Bytes(3 << 20), Spare::Bytes(u64::MAX)] {
+        let mut rng = SeededRng::new(1);
+        let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(32 << 20));
+        format(&device);
+        let ftl = Ftl::open(device, Options::default()).unwrap();
+        let limit = ftl.stats().live_limit_bytes;
+        let spare_bytes = spare.of(limit);
+        let write = |number: u64, data: &[u8], spare| {
+            let ops = [Op::Write { lba: Lba(number * 32), data }];
+            ftl.try_write_batch(&ops, Stream::Data, spare)
+        };
+        let data = page(&mut rng, PAGE);
+        let (mut pages, live, refused_at) = (0, || ftl.stats().live_bytes, limit - spare_bytes);
+        let full = loop {
+            match write(pages, &data, spare) {
+                Ok(_) => pages += 1,
+                Err(error) => break error,
+            }
+        };
+        let Error::Full { limit_bytes, .. } = full else { panic!("{full}") };
+        assert!(limit_bytes == refused_at && live() <= refused_at, "{spare:?}: {} of {refused_at}", live());
+        assert!(refused_at - live() < 2 * PAGE as u64, "{spare:?}: refused too early");
+        if pages > 0 {
+            for number in 0..pages {
+                write(number, &page(&mut rng, PAGE), spare).expect("an overwrite of the same size");
+            }
+            let cut = page(&mut rng, 512);
+            write(0, &cut, spare).expect("an overwrite that cuts an extent");
+            let trim = [Op::Trim { lba: Lba(32), sectors: 32 }];
+            ftl.try_write_batch(&trim, Stream::Data, spare).expect("a trim");
+            write(1, &data, spare).expect("what was freed");
+        }
+        let before = pages;
+        while write(pages, &data, Spare::Nothing).is_ok() {
+            pages += 1;
+        }
+        let own = (pages - before) * PAGE as u64;
+        assert!(
+            own <= spare_bytes && spare_bytes - own < spare_bytes / 5,
+            "{spare:?}: {own} of {spare_bytes}"
+        );
+        assert!(matches!(write(pages, &data, spare), Err(Error::Full { .. })));
+        assert_sound(&ftl);
+    }
+}
+
+/// What a batch is said to do to the space of its sectors is what it does, also where its parts overlap.
+#[test]
+fn the_effect_of_a_batch_is_known_before() {
+    const SECTORS: u64 = 100;
+    for_each_seed(20, |seed| {
+        let mut rng = SeededRng::new(seed);
+        let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(16 << 20));
+        format(&device);
+        let ftl =
+            Ftl::open(device, Options { elide_zero_tails: seed % 4 > 0, ..Options::default() }).unwrap();
+        for _ in 0..200 {
+            let parts: Vec<(u64, Vec<u8>, bool)> = (0..1 + rng.below(4))
+                .map(|_| {
+                    let (at, sectors) = (rng.below(SECTORS), 1 + rng.below(40));
+                    let mut data = page(&mut rng, sectors as usize * 512);
+                    let zeros_from = rng.below(data.len() as u64 * 2).min(data.len() as u64) as usize;
+                    data[zeros_from..].fill(0);
+                    (at, data, rng.chance(30))
+                })
+                .collect();
+            let ops: Vec<Op<'_>> = parts
+                .iter()
+                .map(|(at, data, is_trim)| match is_trim {
+                    true => Op::Trim { lba: Lba(*at), sectors: (data.len() / 512) as u64 },
+                    false => Op::Write { lba: Lba(*at), data },
+                })
+                .collect();
+            let all = || ftl.allocated(Lba(0)..Lba(u64::MAX)).unwrap();
+            let (effect, before) = (ftl.effect_in_memory(&ops).expect("all is in memory"), all());
+            ftl.write_batch(&ops, Stream::Data).unwrap();
+            let expected = before - effect.before_bytes + effect.after_bytes;
+            assert_eq!(all(), expected, "{ops:?}");
+        }
+        assert_sound(&ftl);
     });
 }

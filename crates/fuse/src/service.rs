@@ -116,8 +116,10 @@ pub struct WriteRequest<'a> {
     pub kill_privileges: Option<Caller>,
     /// It comes through a direct [`Opening`].
     pub is_direct: bool,
-    /// It comes from the kernel's page cache, or from a mapping.
+    /// It comes from the kernel's page cache, or from a mapping. Then the caller is unknown.
     pub from_cache: bool,
+    /// Who writes.
+    pub caller: Caller,
 }
 
 /// The inode that a name stands for.
@@ -145,6 +147,8 @@ pub struct NamedAttr {
 pub struct Service {
     fs: Arc<Nvmfs>,
     posix: Posix,
+    /// For callers other than root, of operations that may add data.
+    for_users: Posix,
     options: ServiceOptions,
     counters: Counters,
     latencies: Latencies,
@@ -165,6 +169,7 @@ impl Service {
         let posix = fs.posix().counting_lookups();
         Service {
             fs,
+            for_users: posix.clone().for_users(),
             posix,
             options,
             counters: Counters::default(),
@@ -214,6 +219,11 @@ impl Service {
         let freed = self.posix.forget_all();
         // The next open frees the remaining orphans.
         let _ = self.checked("forget", FUSE_ROOT, freed);
+    }
+
+    /// The file system for this caller. What only frees or moves something is not bounded, whoever asks for it.
+    fn posix_for(&self, caller: Caller) -> &Posix {
+        if caller.uid == 0 { &self.posix } else { &self.for_users }
     }
 
     /// Changes something, by invariant 3, and makes it durable if every change must be.
@@ -312,7 +322,8 @@ impl Service {
     pub fn mknod(&self, parent: u64, name: &[u8], mode: u32, rdev: u32, caller: Caller) -> Result<Attr> {
         let _timer = self.latencies.time(Kind::Change);
         let parent_ino = Self::ino(parent)?;
-        let made = self.with_space(|| self.posix.mknod(parent_ino, name, mode, rdev.into(), caller));
+        let posix = self.posix_for(caller);
+        let made = self.with_space(|| posix.mknod(parent_ino, name, mode, rdev.into(), caller));
         self.checked("mknod", parent, made).inspect(|attr| self.open_files.remove(attr.ino))
     }
 
@@ -320,33 +331,34 @@ impl Service {
     pub fn mkdir(&self, parent: u64, name: &[u8], mode: u32, caller: Caller) -> Result<Attr> {
         let _timer = self.latencies.time(Kind::Change);
         let parent_ino = Self::ino(parent)?;
-        self.checked("mkdir", parent, self.with_space(|| self.posix.mkdir(parent_ino, name, mode, caller)))
+        let posix = self.posix_for(caller);
+        self.checked("mkdir", parent, self.with_space(|| posix.mkdir(parent_ino, name, mode, caller)))
     }
 
     /// Makes a symbolic link.
     pub fn symlink(&self, parent: u64, name: &[u8], target: &[u8], caller: Caller) -> Result<Attr> {
         let _timer = self.latencies.time(Kind::Change);
         let parent_ino = Self::ino(parent)?;
-        self.checked(
-            "symlink",
-            parent,
-            self.with_space(|| self.posix.symlink(parent_ino, name, target, caller)),
-        )
+        let posix = self.posix_for(caller);
+        let made = self.with_space(|| posix.symlink(parent_ino, name, target, caller));
+        self.checked("symlink", parent, made)
     }
 
     /// Makes a regular file and opens it.
     pub fn create(&self, parent: u64, name: &[u8], mode: u32, caller: Caller) -> Result<Attr> {
         let _timer = self.latencies.time(Kind::Change);
         let parent_ino = Self::ino(parent)?;
-        let made = self.with_space(|| self.posix.create(parent_ino, name, mode, caller));
+        let posix = self.posix_for(caller);
+        let made = self.with_space(|| posix.create(parent_ino, name, mode, caller));
         self.checked("create", parent, made).inspect(|attr| self.open_files.remove(attr.ino))
     }
 
     /// Gives an inode one more name.
-    pub fn link(&self, number: u64, parent: u64, name: &[u8]) -> Result<Attr> {
+    pub fn link(&self, number: u64, parent: u64, name: &[u8], caller: Caller) -> Result<Attr> {
         let _timer = self.latencies.time(Kind::Change);
         let (ino, parent) = (Self::ino(number)?, Self::ino(parent)?);
-        self.checked("link", number, self.with_space(|| self.posix.link(ino, parent, name)))
+        let posix = self.posix_for(caller);
+        self.checked("link", number, self.with_space(|| posix.link(ino, parent, name)))
     }
 
     /// Removes a name.
@@ -505,9 +517,10 @@ impl Service {
         let _timer = self.latencies.time(Kind::Write);
         let ino = Self::ino(number)?;
         let trim_to = self.implied_trim(ino, &request);
-        let WriteRequest { kill_privileges, from_cache, .. } = request;
+        let WriteRequest { kill_privileges, from_cache, caller, .. } = request;
+        let posix = if from_cache { &self.for_users } else { self.posix_for(caller) };
         let options = WriteOptions { trim_to, kill_privileges, from_cache };
-        let written = self.with_space(|| self.posix.write(ino, request.offset, request.data, options));
+        let written = self.with_space(|| posix.write(ino, request.offset, request.data, options));
         let bytes = self.checked("write", number, written)?;
         self.counters.write(bytes);
         if has(request.open_flags, OFlags::DSYNC) {
@@ -588,7 +601,8 @@ impl Service {
         let _timer = self.latencies.time(Kind::Change);
         let (from, to_ino) = ((Self::ino(from.0)?, from.1), Self::ino(to.0)?);
         let kill = unprivileged(caller);
-        let copied = self.with_space(|| self.posix.copy_range(from, (to_ino, to.1), len, kill));
+        let posix = self.posix_for(caller);
+        let copied = self.with_space(|| posix.copy_range(from, (to_ino, to.1), len, kill));
         self.checked("copy", to.0, copied)
     }
 
@@ -658,7 +672,8 @@ impl Service {
         if name == ACL {
             self.checked("setxattr", number, self.drop_set_group_id(ino, caller))?;
         }
-        self.checked("setxattr", number, self.with_space(|| self.posix.setxattr(ino, name, value, mode)))
+        let posix = self.posix_for(caller);
+        self.checked("setxattr", number, self.with_space(|| posix.setxattr(ino, name, value, mode)))
     }
 
     /// Takes set-group-id from what is no directory, unless the caller is root or in its group, before its access
@@ -694,8 +709,9 @@ fn is_stale(error: &lacuna_nvmfs::Error) -> bool {
     matches!(error, lacuna_nvmfs::Error::Refused(Refusal::Stale))
 }
 
+/// Whether the store is full, or what its owner may have.
 fn is_full(error: &lacuna_nvmfs::Error) -> bool {
-    error.errno() == Os::NOSPC.raw_os_error()
+    [Os::NOSPC, Os::DQUOT].map(Os::raw_os_error).contains(&error.errno())
 }
 
 /// The attributes of an unreadable inode that its name provides.

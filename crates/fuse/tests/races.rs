@@ -37,6 +37,7 @@ fn use_file(service: &Service, number: u64) {
         kill_privileges: None,
         is_direct: true,
         from_cache: false,
+        caller: Caller::default(),
     };
     assert_eq!(service.write(number, data), Ok(700));
     assert_eq!(service.read(number, 0, &mut [0; 700]), Ok(700));

@@ -1,12 +1,12 @@
 //! The features that a mount adds to the file system, tested without a mount.
 
-use std::sync::Arc;
+use std::{num::NonZeroU64, sync::Arc, thread, time::Duration};
 
 use lacuna_device::{BlockDevice, MemDevice};
 use lacuna_ftl::{Lba, Op, Stream};
 use lacuna_fuse::{Errno, Kind, NamedAttr, Opening, Service, ServiceOptions, WriteRequest, innodb::NoTrim};
 use lacuna_nvmfs::{
-    CheckDepth, FormatOptions, Ino, Nvmfs, Options,
+    CheckDepth, FormatOptions, Ino, Limits, Nvmfs, Options, Spare,
     posix::{Caller, FileKind, Rename, XattrMode},
 };
 use rustix::{fs::OFlags, io::Errno as Os};
@@ -31,7 +31,15 @@ fn create(service: &Service, name: &str) -> u64 {
 
 fn direct(offset: u64, data: &[u8]) -> WriteRequest<'_> {
     let open_flags = OFlags::DIRECT.bits() as i32;
-    WriteRequest { offset, data, open_flags, kill_privileges: None, is_direct: true, from_cache: false }
+    WriteRequest {
+        offset,
+        data,
+        open_flags,
+        kill_privileges: None,
+        is_direct: true,
+        from_cache: false,
+        caller: Caller::default(),
+    }
 }
 
 /// A page-compressed page number 1 with `units` times 256 bytes.
@@ -123,6 +131,69 @@ fn writes_are_durable_when_the_file_was_opened_so() {
 }
 
 #[test]
+fn a_user_who_fills_the_mount_leaves_root_its_reserve() {
+    let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(64 << 20));
+    Nvmfs::format(Arc::clone(&device), &FormatOptions::default()).expect("formats");
+    let options = Options { root_reserve: Spare::Percent(5), ..Options::default() };
+    let service =
+        Service::new(Arc::new(Nvmfs::open(device, options).expect("opens")), ServiceOptions::default());
+    let [root, user] = [0, 1000].map(|uid| Caller { uid, gid: uid, umask: 0 });
+    let mode = FileKind::File.mode_bits() | 0o644;
+    let create = |name: &str, caller| {
+        service.create(ROOT, name.as_bytes(), mode, caller).map(|made| Service::number(made.ino))
+    };
+    let (mine, roots) = (create("user's", user).expect("creates"), create("root's", root).expect("creates"));
+    let data = vec![0x5a; 1 << 16];
+    let write =
+        |file, offset: u64, caller| service.write(file, WriteRequest { caller, ..direct(offset, &data) });
+    let full = Err(Errno(Os::NOSPC.raw_os_error()));
+    let taken = (0..).take_while(|at| write(mine, at << 16, user).is_ok()).count() as u64;
+    let stat = service.statfs().expect("tells");
+    assert!(stat.available_bytes < 1 << 17 && stat.free_bytes > stat.total_bytes / 20, "{stat:?}");
+    assert_eq!(write(roots, 0, user), full, "whose file it is does not matter");
+    let from_page = |file, offset: u64| {
+        // The kernel does not say who changed the page.
+        service.write(file, WriteRequest { from_cache: true, caller: root, ..direct(offset, &data) })
+    };
+    assert_eq!(from_page(mine, taken << 16), full);
+    assert_eq!(from_page(roots, 0), Ok(data.len()));
+    assert_eq!(write(mine, 0, user), Ok(data.len()), "nothing is added");
+    assert_eq!(write(mine, taken << 16, root), Ok(data.len()));
+    assert_eq!(write(roots, 1 << 16, root), Ok(data.len()));
+    service.unlink(ROOT, b"user's").expect("a user removes what it has");
+    service.release(mine).expect("closes");
+    service.forget(mine, 1);
+    let stat = service.statfs().expect("tells");
+    assert!(stat.available_bytes > stat.total_bytes / 2, "{stat:?}");
+}
+
+#[test]
+fn a_user_whose_quota_is_used_up_gets_what_is_about_to_be_forgotten() {
+    let service = service(ServiceOptions::default());
+    let limits = Limits { bytes: NonZeroU64::new(100 << 10), inodes: None };
+    service.fs().set_limits(1000, limits).expect("sets limits");
+    let caller = Caller { uid: 1000, gid: 1000, umask: 0 };
+    let create = |name: &str| {
+        let made = service.create(ROOT, name.as_bytes(), 0o100_644, caller).expect("creates");
+        Service::number(made.ino)
+    };
+    let data = vec![0x5a; 64 << 10];
+    let write = |file| service.write(file, WriteRequest { caller, ..direct(0, &data) });
+    let (first, second) = (create("first"), create("second"));
+    assert_eq!(write(first), Ok(data.len()));
+    assert_eq!(write(second), Err(Errno(Os::DQUOT.raw_os_error())));
+    service.unlink(ROOT, b"first").expect("removes");
+    service.release(first).expect("closes");
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            thread::sleep(Duration::from_millis(20)); // as a kernel does, after it got its answer
+            service.forget(first, 1);
+        });
+        assert_eq!(write(second), Ok(data.len()));
+    });
+}
+
+#[test]
 fn only_who_may_write_switches_trims_on() {
     let service = service(ServiceOptions::default());
     let file = create(&service, "table.ibd");
@@ -149,7 +220,7 @@ fn with_sync_every_change_is_durable_when_it_is_answered() {
     let changes: [(&str, Change<'_>); 9] = [
         ("write", &|| service.write(file, direct(0, &[1; 512])).map(drop)),
         ("mkdir", &|| service.mkdir(ROOT, b"d", 0o755, caller).map(drop)),
-        ("link", &|| service.link(file, ROOT, b"other").map(drop)),
+        ("link", &|| service.link(file, ROOT, b"other", caller).map(drop)),
         ("rename", &|| service.rename((ROOT, b"other"), (ROOT, b"moved"), Rename::Replace)),
         ("unlink", &|| service.unlink(ROOT, b"moved")),
         ("rmdir", &|| service.rmdir(ROOT, b"d")),

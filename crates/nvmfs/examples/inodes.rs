@@ -116,6 +116,7 @@ fn look(path: &Path, options: &VfsOptions, count: u64) -> Result<()> {
     let statfs = timed("first statfs", || Ok(fs.statfs()?))?;
     println!("inodes in use: {}", statfs.inodes - statfs.free_inodes);
     timed("first create", || Ok(fs.mknod(Ino::ROOT, b"new", 0o100_644, 0, Caller::default())?))?;
+    timed("count of what users have", || Ok(vfs.quotas()?))?;
     timed(&format!("{LOOKUPS} lookups of all"), || {
         for number in (0..LOOKUPS).map(|number| number * 7919 * 101 % count) {
             let directory = fs.lookup(Ino::ROOT, &directory_name(number))?.ino;

@@ -51,6 +51,9 @@ pub enum Refusal {
     /// ENOSPC: no more space for extended attributes of this inode, or no inode numbers left.
     #[error("no space left")]
     NoSpace,
+    /// EDQUOT: the owner would have more than its limits allow.
+    #[error("quota exceeded")]
+    QuotaExceeded,
     /// ENOTSUP
     #[error("not supported")]
     NotSupported,
@@ -80,6 +83,7 @@ impl Refusal {
             Refusal::AttributeTooLarge => Errno::TOOBIG,
             Refusal::AttributeName => Errno::RANGE,
             Refusal::NoSpace => Errno::NOSPC,
+            Refusal::QuotaExceeded => Errno::DQUOT,
             Refusal::NotSupported => Errno::NOTSUP,
             Refusal::Stale => Errno::STALE,
             Refusal::Busy => Errno::BUSY,
@@ -209,7 +213,7 @@ impl From<Error> for device::Error {
             Error::Device(error) => error,
             Error::Refused(Refusal::NotFound | Refusal::Stale) => device::Error::NotFound { name: what },
             Error::Refused(Refusal::Exists) => device::Error::Exists { name: what },
-            Error::Refused(Refusal::NoSpace) => device::Error::Full { what },
+            Error::Refused(Refusal::NoSpace | Refusal::QuotaExceeded) => device::Error::Full { what },
             Error::Refused(_) => device::Error::Unsupported { what, operation: "this operation on it" },
             Error::Corrupt { store, what, sector, reason } => device::Error::Corrupt {
                 what: format!("{store}: {what}"),

@@ -73,12 +73,14 @@
 //!    returns the object as it was made, whatever happened to it since. Only a number that the caller passes in, and
 //!    whose inode was not kept for that caller, can be stale.
 //! 6. An inode's access control list and the permissions in its mode agree (`data/xattr.rs`).
+//! 7. Usage in memory is what a count of the inodes gives, and no user adds to what exceeds its limits
+//!    (`inodes/quota/mod.rs`).
 //!
 //! # Why a crash leaves whole operations
 //!
 //! The ftl brings back the result of a prefix of the accepted batches, with all flushed ones. By invariant 4 each of
 //! these batches is an operation that preserves the invariants. There is no other state: no log, no bitmap, no count to
-//! reconcile. The next open only frees orphans, which no process can have open any more; each is a batch of its own, so
+//! reconcile; what users have is counted at open. The next open only frees orphans, which no process can have open any more; each is a batch of its own, so
 //! a crash in between leaves the rest for the open after that.
 //!
 //! Two files make this so. `inodes/commit.rs` submits every change of inodes and names, and changes nodes in memory
@@ -97,9 +99,12 @@
 //! leaves that the batch needs are in memory, or the locks are released while they are read (`inodes/commit.rs`). The
 //! same holds for inodes: a reader loads a node only if it finds the node still unloaded after the read.
 //!
+//! `asking` (`inodes/quota/mod.rs`) comes before all of these, and `books` there behind all of them.
+//!
 //! Two locks are held during reads, where only operations on the same object have to wait: sectors, while their old
 //! content is read, and `moves`, which orders renames from one directory to another, while these search. While
-//! [`Nvmfs::check`] reads names and inodes it holds `structure`, so that only their times change; an operation that
+//! [`Nvmfs::check`] reads names and inodes it holds `structure`, and so does a count of what users have, so that only
+//! their times change; an operation that
 //! would change more releases its `record`s and waits with at most these two locks. `vfs/tests.rs` checks this for
 //! every operation.
 
@@ -124,8 +129,9 @@ pub use error::{Error, Refusal, Result};
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub use format::fuzz;
-pub use format::{FILE_BYTES_MAX, Ino, Timestamp, system_time};
-pub use lacuna_ftl::{CheckDepth, Finding, Progress};
+pub use format::{FILE_BYTES_MAX, Ino, Limits, Timestamp, system_time};
+pub use inodes::{Usage, UserQuota};
+pub use lacuna_ftl::{CheckDepth, Finding, Progress, Spare};
 pub use salvage::{RemainingEntry, RemainingInode, Remains};
 pub use vfs::{Directory, Nvmfs, OpenedVfs, Options, VfsOptions, format_path, open_vfs, salvage_store};
 pub use volume::FormatOptions;

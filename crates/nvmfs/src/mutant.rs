@@ -9,4 +9,10 @@ lacuna_mutants::breakable_rules! {
     FsyncStoresTimes = "fsync-stores-times",
     /// Generations do not repeat after reopening, so that number and generation of an inode never name another one.
     GenerationsGoOn = "generations-go-on",
+    /// What users add leaves root its reserve.
+    ReserveIsRoots = "reserve-is-roots",
+    /// The usage of a user goes down by what a freed inode took.
+    FreedIsGivenBack = "freed-is-given-back",
+    /// What an inode takes counts for its owner alone, also after `chown`.
+    UsageMovesWithOwner = "usage-moves-with-owner",
 }

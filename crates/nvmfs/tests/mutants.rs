@@ -10,6 +10,8 @@ mod posix;
 mod posix_crash;
 #[path = "posix_stores.rs"]
 mod posix_stores;
+#[path = "quota.rs"]
+mod quota;
 
 use lacuna_nvmfs::mutant;
 use lacuna_sim::mutation::assert_each_is_noticed;
@@ -20,6 +22,9 @@ const RULES: &[(&str, &str)] = &[
     ("fsync-flushes", "posix_crash::power_cuts_leave_a_prefix_of_the_operations"),
     ("fsync-stores-times", "posix::times_move_and_are_stored_when_they_must"),
     ("generations-go-on", "posix_stores::a_number_that_returns_after_reopening_has_another_generation"),
+    ("reserve-is-roots", "posix_stores::users_leave_root_its_reserve"),
+    ("freed-is-given-back", "quota::usage_follows_each_operation"),
+    ("usage-moves-with-owner", "quota::usage_follows_each_operation"),
 ];
 
 #[test]

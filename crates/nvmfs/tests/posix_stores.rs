@@ -19,8 +19,8 @@ use by_inode::{
 };
 use fight::fight;
 use lacuna_nvmfs::{
-    CheckDepth, FormatOptions, Ino, Nvmfs, Options, Progress, Refusal, Timestamp,
-    posix::{Posix, Rename, SetAttr},
+    CheckDepth, FormatOptions, Ino, Nvmfs, Options, Progress, Refusal, Spare, Timestamp,
+    posix::{Caller, Posix, Rename, SetAttr, WriteOptions, XattrMode},
 };
 use lacuna_sim::SimDevice;
 
@@ -140,6 +140,65 @@ fn a_full_store_refuses_growth_alone() {
     let empty = fs.statfs().unwrap();
     assert_eq!(empty.free_inodes, empty.inodes - 1);
     assert!(empty.total_bytes - empty.free_bytes < 1000, "{empty:?}");
+    assert_clean(&vfs);
+}
+
+/// What users fill up to the reserve, root fills up; users go on with what adds nothing.
+#[test]
+fn users_leave_root_its_reserve() {
+    let options = Options { clock, root_reserve: Spare::Percent(10), ..Options::default() };
+    let vfs = Nvmfs::open(formatted(64 << 20), options).unwrap();
+    let (root, users) = (vfs.posix(), vfs.posix().for_users());
+    let user = Caller { uid: 1000, gid: 1000, umask: 0 };
+    let empty = root.statfs().unwrap();
+    let reserve = empty.free_bytes - empty.available_bytes;
+    assert_eq!(reserve, empty.total_bytes / 100 * 10);
+    let mut data = vec![0; 50_000];
+    lacuna_sim::SeededRng::new(3).fill(&mut data);
+    let fill = |fs: &Posix, name: &str| {
+        let mut count = 0;
+        loop {
+            let name = format!("{name} {count}");
+            let made = fs.create(ROOT, name.as_bytes(), 0o600, user);
+            match made.and_then(|attr| fs.write(attr.ino, 0, &data, PLAIN)) {
+                Ok(_) => count += 1,
+                Err(error) => break assert_eq!(error.errno(), 28, "{error}"),
+            }
+        }
+        // The last space goes to names.
+        let first = fs.lookup(ROOT, format!("{name} 0").as_bytes()).unwrap().ino;
+        (0..).take_while(|link| fs.link(first, ROOT, format!("{name}, {link}").as_bytes()).is_ok()).count();
+    };
+    fill(&users, "user's");
+    let full = root.statfs().unwrap();
+    assert!(full.available_bytes < 4096 && full.free_bytes >= reserve, "{full:?}");
+    let file = users.lookup(ROOT, b"user's 0").unwrap().ino;
+    let from_cache = WriteOptions { from_cache: true, ..PLAIN };
+    for (what, refused) in [
+        ("a write", users.write(file, 1 << 20, &data, PLAIN).map(drop)),
+        ("a write from a user's page", users.write(file, 1 << 20, &data, from_cache).map(drop)),
+        ("an append", users.append(file, &data, PLAIN).map(drop)),
+        ("a copy", users.copy_range((file, 0), (file, 1 << 20), 40_960, None).map(drop)),
+        ("a file", users.mknod(ROOT, b"new", 0o100_600, 0, user).map(drop)),
+        ("a directory", users.mkdir(ROOT, b"new", 0o700, user).map(drop)),
+        ("a link", users.symlink(ROOT, b"new", b"target", user).map(drop)),
+        ("an attribute", users.setxattr(file, b"user.x", &data, XattrMode::Set)),
+    ] {
+        assert_eq!(refused.expect_err(what).errno(), 28, "{what}");
+    }
+    users.write(file, 0, &data, PLAIN).expect("an overwrite");
+    users.rename(ROOT, b"user's 0", ROOT, b"moved", Rename::Replace).expect("a rename");
+    users.setattr(file, &SetAttr { size: Some(40_000), ..SetAttr::default() }).expect("a truncation");
+    let roots = root.create(ROOT, b"root's", 0o600, Caller::default()).expect("root makes a file").ino;
+    root.write(roots, 0, &data, PLAIN).expect("root writes");
+    users.write(roots, 1 << 20, &data, from_cache).expect("a page of root's file");
+    users.write(roots, 2 << 20, &data, PLAIN).expect_err("a user in root's file");
+    fill(&root, "root's");
+    assert!(root.statfs().unwrap().free_bytes < 4096);
+    for name in [&b"moved"[..], b"user's 1"] {
+        users.unlink(ROOT, name).expect("a user removes a file");
+    }
+    users.release(file).unwrap();
     assert_clean(&vfs);
 }
 

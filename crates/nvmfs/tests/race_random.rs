@@ -4,10 +4,10 @@
 
 mod stores;
 
-use std::{sync::Barrier, thread};
+use std::{num::NonZeroU64, sync::Barrier, thread};
 
 use lacuna_nvmfs::{
-    Error, Ino, Nvmfs, Options, Refusal,
+    Error, Ino, Limits, Nvmfs, Options, Refusal,
     posix::{Attr, Caller, FileKind, Posix, Rename, SetAttr, WriteOptions, XattrMode},
 };
 use lacuna_sim::{SeededRng, for_each_seed};
@@ -223,6 +223,10 @@ fn operations_of_many_threads_have_an_order() {
     for_each_seed(6, |seed| {
         let options = Options { inodes_kept: 4, ..Options::default() };
         let vfs = Nvmfs::open(formatted(64 << 20), options).unwrap();
+        if seed % 2 == 0 {
+            // Checks count again what users have.
+            vfs.set_limits(5, Limits { bytes: NonZeroU64::new(1 << 40), inodes: None }).unwrap();
+        }
         let fs = vfs.posix().counting_lookups();
         let start = Barrier::new(THREADS as usize);
         thread::scope(|scope| {

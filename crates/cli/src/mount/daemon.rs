@@ -79,6 +79,7 @@ fn command_line(arguments: &Arguments) -> Vec<OsString> {
     line.push(format!("--footprint={}", arguments.footprint).into());
     line.extend(arguments.map_memory.map(|size| format!("--map-memory={}", size.0).into()));
     line.push(format!("--close-timeout={}", arguments.close_timeout).into());
+    line.extend(arguments.root_reserve.map(|reserve| format!("--root-reserve={reserve}").into()));
     line.push("--".into());
     line.push(arguments.store.clone().into());
     line.push(arguments.dir.clone().into());
@@ -116,6 +117,7 @@ mod tests {
                 "--sync",
                 "--exit-on-failure",
                 "--map-memory=1048576",
+                "--root-reserve=7%",
                 "--threads=7",
                 "--close-timeout=5",
                 "--transport=uring",

@@ -12,6 +12,7 @@ mod journal;
 mod map_memory;
 mod patience;
 mod remount;
+mod reserve;
 mod serve;
 mod watch;
 
@@ -28,6 +29,7 @@ use lacuna_ftl::Footprint;
 use lacuna_nvmfs::Error;
 use rustix::mount::UnmountFlags;
 
+use self::reserve::Reserve;
 use crate::size::Size;
 pub(crate) use helper::{arguments_of_helper, is_helper};
 pub(crate) use journal::install as install_log;
@@ -129,6 +131,10 @@ pub(crate) struct Arguments {
     /// no more than an eighth of the machine's memory
     #[arg(long, value_name = "SIZE")]
     map_memory: Option<Size>,
+    /// Space that only root may fill: percent, such as 10%, or a size; 0 for none. By default 5% of what other users
+    /// are let into
+    #[arg(long, value_name = "PERCENT|SIZE")]
+    root_reserve: Option<Reserve>,
     /// Make every change durable before it returns
     #[arg(long)]
     sync: bool,

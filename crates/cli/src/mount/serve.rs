@@ -32,7 +32,7 @@ use signal_hook::{
 
 use super::{
     Arguments, Atime, Cache, Carrier, daemon, flusher::Flusher, inherited, journal, map_memory,
-    patience::Patience, watch::Watch,
+    patience::Patience, reserve, watch::Watch,
 };
 use crate::{control, live};
 
@@ -154,6 +154,10 @@ fn open(arguments: &Arguments, map_memory: u64) -> Result<Arc<Nvmfs>> {
         VfsOptions { read_only: arguments.read_only, wait_for_space: true, ..VfsOptions::default() };
     options.options.ftl.footprint = arguments.footprint;
     options.options.ftl.map_memory = Some(map_memory);
+    options.options.root_reserve = match arguments.root_reserve {
+        Some(reserve) => reserve.0,
+        None => reserve::default_for(arguments.allow_other),
+    };
     options.options.nodiratime = arguments.nodiratime;
     options.options.access_times = match arguments.atime {
         Atime::Relatime => AccessTimes::Relative,

@@ -179,10 +179,10 @@ impl<'a> Writer<'a> {
         let life = {
             let mut log = self.checkpointer.journal.lock();
             if self.claim != Claim::Checkpoint && !log.may_write_back() {
-                return Err(self.checkpointer.journal.full(&log, &self.checkpointer.map.read()));
+                return Err(self.checkpointer.journal.full(&self.checkpointer.map.read(), log.limits()));
             }
             let Some(life) = log.take_free(State::Checkpoint, self.claim) else {
-                return Err(self.checkpointer.journal.full(&log, &self.checkpointer.map.read()));
+                return Err(self.checkpointer.journal.full(&self.checkpointer.map.read(), log.limits()));
             };
             if self.claim == Claim::Checkpoint {
                 log.checkpoints_mut().note_taken();

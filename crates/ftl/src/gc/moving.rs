@@ -53,7 +53,8 @@ impl Mover {
             let moving: Vec<_> =
                 moving.iter().filter(|moving| map.holds(moving.lba, &moving.extent)).collect();
             let items: Vec<_> = moving.iter().map(|moving| moving.item()).collect();
-            let point = self.gc_point(&log, class, &items).ok_or_else(|| self.journal.full(&log, &map))?;
+            let point =
+                self.gc_point(&log, class, &items).ok_or_else(|| self.journal.full(&map, log.limits()))?;
             let items = log.cut(&map, point, &items);
             let appended = log.append_relocations(point, &items);
             moving.iter().for_each(|moving| log.note_expected(point, moving.expected, 1));

@@ -13,13 +13,18 @@ use crate::{
         reserve::Claim,
     },
     map::{MISCOUNTED, Map},
-    space::{EXTENT_BYTES, Space},
+    space::{EXTENT_BYTES, Limits, Space},
 };
 
 impl Log {
-    /// Whether live data stays within its limit after the batch. While the device waits for space, it may not grow.
-    pub(crate) fn admits(&self, map: &Map, batch: &Batch<'_>, device_has_space: bool) -> bool {
-        let limits = self.limits();
+    /// Whether live data stays within `limits` after the batch. While the device waits for space, it may not grow.
+    pub(crate) fn admits(
+        &self,
+        map: &Map,
+        batch: &Batch<'_>,
+        limits: Limits,
+        device_has_space: bool,
+    ) -> bool {
         let before = map.total();
         let mut after = before;
         after.bytes += batch.payload_bytes;

@@ -1,7 +1,7 @@
 //! From a caller's batch to the bytes that are written: chunks, checksums, zero tails, and the place of each in a
 //! segment. Pure: values in, values out.
 
-use std::{borrow::Cow, ops::Range};
+use std::{borrow::Cow, collections::BTreeMap, ops::Range};
 
 use lacuna_crc::crc32c;
 
@@ -165,6 +165,44 @@ fn stored_bytes(chunk: &[u8]) -> usize {
     let grains = chunk.chunks_exact(GRAIN);
     let zero_tail = grains.rev().take_while(|grain| **grain == [0; GRAIN]).count();
     chunk.len() - zero_tail * GRAIN
+}
+
+/// Bytes that `ops` leave stored in the sectors that they change.
+pub(crate) fn stored_after(ops: &[Op<'_>], elide: bool) -> u64 {
+    let mut stored = 0;
+    let mut later = BTreeMap::<u64, u64>::new(); // the sectors of the ops behind: starts and ends
+    for op in ops.iter().rev() {
+        let (lba, sectors, data) = match *op {
+            Op::Write { lba, data } => (lba, (data.len() / SECTOR) as u64, data),
+            Op::Trim { lba, sectors } => (lba, sectors, &[][..]),
+        };
+        let mut range = lba.0..lba.0.saturating_add(sectors);
+        stored += stored_in(lba, data, range.clone(), elide);
+        while let Some((&start, &end)) = later.range(..range.end).next_back()
+            && end > range.start
+        {
+            stored -= stored_in(lba, data, start..end, elide);
+            later.remove(&start);
+            range = range.start.min(start)..range.end.max(end);
+        }
+        later.insert(range.start, range.end);
+    }
+    stored
+}
+
+/// Bytes that a write of `data` at `lba` stores for the sectors in `part`.
+fn stored_in(lba: Lba, data: &[u8], part: Range<u64>, elide: bool) -> u64 {
+    let (mut at, mut rest, mut stored) = (lba.0, data, 0);
+    while !rest.is_empty() {
+        let left = (CHUNK_SECTORS - at % CHUNK_SECTORS) as usize * SECTOR;
+        let (chunk, behind) = rest.split_at(left.min(rest.len()));
+        let of_chunk = if elide { stored_bytes(chunk) } else { chunk.len() } as u64;
+        let before = |sector: u64| of_chunk.min(sector.saturating_sub(at).saturating_mul(SECTOR as u64));
+        stored += before(part.end) - before(part.start);
+        at += (chunk.len() / SECTOR) as u64;
+        rest = behind;
+    }
+    stored
 }
 
 /// Least payload of a part of a chunk.

@@ -30,7 +30,7 @@ use crate::{
         scan::Record,
         summaries::{read_summaries, records_of},
     },
-    space::Space,
+    space::{Limits, Space},
     sync::{Condvar, Mutex, MutexGuard, PerSegment, atomic::Ordering},
 };
 
@@ -363,12 +363,12 @@ impl Journal {
         unreported.map_or_else(|| Error::Poisoned { device: self.volume.name(), reason }, Error::Device)
     }
 
-    /// The error for a batch that does not fit.
-    pub(crate) fn full(&self, log: &Log, map: &Map) -> Error {
+    /// The error for a batch that does not fit within `limits`.
+    pub(crate) fn full(&self, map: &Map, limits: Limits) -> Error {
         Error::Full {
             device: self.volume.name(),
             live_bytes: Space::cost(map.total()),
-            limit_bytes: log.limits().grow,
+            limit_bytes: limits.grow,
         }
     }
 }

@@ -31,7 +31,7 @@ mod streams;
 mod summary_cache;
 mod tail;
 
-pub(crate) use batch::{Batch, Item};
+pub(crate) use batch::{Batch, Item, stored_after};
 pub(crate) use checkpoints::{Checkpoints, Coverage};
 #[cfg(all(test, not(feature = "shuttle")))]
 pub(crate) use fill::Appended;

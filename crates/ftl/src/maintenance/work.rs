@@ -48,7 +48,7 @@ impl Maintenance {
                 // A reader may pin a segment that could be freed. It waits for no other thread, so it will be gone
                 // soon.
                 let plan = plan.or((self.reuse.waiting(&log, &map).reader > 0).then_some(Plan::Flush));
-                plan.ok_or_else(|| self.journal.full(&log, &map))?
+                plan.ok_or_else(|| self.journal.full(&map, log.limits()))?
             };
             self.carry_out(plan, &mut collecting)?;
         }

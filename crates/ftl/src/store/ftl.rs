@@ -11,8 +11,8 @@ use super::parts::Store;
 #[cfg(doc)]
 use crate::Error;
 use crate::{
-    CheckDepth, FormatOptions, Lba, Mapped, Op, Options, Progress, Remains, Report, ResidentLeaves, Result,
-    SECTOR, Scrub, Seq, Stats, Stream, Work,
+    CheckDepth, Effect, FormatOptions, Lba, Mapped, Op, Options, Progress, Remains, Report, ResidentLeaves,
+    Result, SECTOR, Scrub, Seq, Spare, Stats, Stream, Work,
     media::superblock,
     recovery::Losses,
     sync::{Mutex, thread::JoinHandle},
@@ -86,9 +86,9 @@ impl Ftl {
     /// changes. It may still wait for space.
     ///
     /// # Errors
-    /// As [`Ftl::write_batch`].
-    pub fn try_write_batch(&self, ops: &[Op<'_>], stream: Stream) -> Result<Option<Seq>> {
-        self.store.writer.accept(ops, stream, false)
+    /// As [`Ftl::write_batch`]; [`Error::Full`] also if the batch adds live data and leaves less than `spare`.
+    pub fn try_write_batch(&self, ops: &[Op<'_>], stream: Stream, spare: Spare) -> Result<Option<Seq>> {
+        self.store.writer.accept(ops, stream, spare, false)
     }
 
     /// Every batch accepted before this call survives a power cut after it. Concurrent calls share
@@ -166,6 +166,12 @@ impl Ftl {
     /// both ends of the range.
     pub fn allocated_in_memory(&self, range: Range<Lba>) -> Option<u64> {
         Some(self.store.base.pages.in_memory(|map| map.live_in(range.start.0..range.end.0))?.bytes)
+    }
+
+    /// What [`Ftl::allocated`] of the sectors that `ops` change is now, and would be after them. `None` as for
+    /// [`Ftl::allocated_in_memory`].
+    pub fn effect_in_memory(&self, ops: &[Op<'_>]) -> Option<Effect> {
+        self.store.writer.effect_in_memory(ops)
     }
 
     /// Extents of `range`, at a cost that does not depend on its length. A write of a single sector is one

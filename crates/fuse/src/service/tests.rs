@@ -74,10 +74,13 @@ fn what_was_removed_can_be_used_until_it_is_forgotten() {
     let replaced = service.mkdir(FUSE_ROOT, b"to", 0o700, Caller::default()).expect("makes");
     service.rename((FUSE_ROOT, b"from"), (FUSE_ROOT, b"to"), Rename::Replace).expect("moves");
     let file = service.mknod(FUSE_ROOT, b"file", MODE, 0, Caller::default()).expect("makes");
-    service.link(file.ino.number(), FUSE_ROOT, b"another").expect("links");
+    service.link(file.ino.number(), FUSE_ROOT, b"another", Caller::default()).expect("links");
     service.unlink(FUSE_ROOT, b"file").expect("removes");
     service.unlink(FUSE_ROOT, b"another").expect("removes");
-    assert_eq!(service.link(file.ino.number(), FUSE_ROOT, b"third"), Err(Os::NOENT.into()));
+    assert_eq!(
+        service.link(file.ino.number(), FUSE_ROOT, b"third", Caller::default()),
+        Err(Os::NOENT.into())
+    );
     for (gone, lookups) in [(replaced, 1), (file, 2)] {
         let number = gone.ino.number();
         assert_eq!(service.getattr(number).map(|attr| (attr.nlink, attr.perm)), Ok((0, gone.perm)));

@@ -311,8 +311,8 @@ impl Filesystem for Adapter {
         empty(self.service.rename(from, to, mode), reply);
     }
 
-    fn link(&self, _: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        self.entry(self.service.link(ino.0, parent.0, name.as_bytes()), reply);
+    fn link(&self, request: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        self.entry(self.service.link(ino.0, parent.0, name.as_bytes(), caller(request)), reply);
     }
 
     fn open(&self, _: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
@@ -388,6 +388,7 @@ impl Filesystem for Adapter {
             kill_privileges: kills.then(|| caller(request)),
             is_direct: Opening::is_direct(handle.0),
             from_cache: write_flags.contains(WriteFlags::FUSE_WRITE_CACHE),
+            caller: caller(request),
         };
         let written = self.service.write(ino.0, request);
         let answer = move || match written {
@@ -473,7 +474,7 @@ impl Filesystem for Adapter {
             Ok(stat) => reply.statfs(
                 blocks(stat.total_bytes),
                 blocks(stat.free_bytes),
-                blocks(stat.free_bytes),
+                blocks(stat.available_bytes),
                 stat.inodes,
                 stat.free_inodes,
                 STATFS_BLOCK_BYTES,

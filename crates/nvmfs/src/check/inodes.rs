@@ -351,7 +351,7 @@ impl Checker<'_> {
 fn first_free(ino: Ino, window: &Window, seen: &SeenInodes) -> Option<u64> {
     match window.get(ino) {
         _ if ino == Ino::SUPERBLOCK => Some(1),
-        _ if [Ino::TABLE, Ino::ORPHANS, Ino::XATTRS].contains(&ino) => None,
+        _ if [Ino::TABLE, Ino::ORPHANS, Ino::XATTRS, Ino::LIMITS].contains(&ino) => None,
         Some(inode) if inode.seen.is_directory() => (inode.seen.nlink == 0).then_some(0),
         Some(inode) => Some(inode.sectors),
         None if seen.damaged.contains_key(&ino) => None,

@@ -82,6 +82,10 @@ pub(crate) fn check(inodes: &Inodes, depth: CheckDepth, progress: OnProgress<'_>
         }
         checked => checked?,
     }
+    match inodes.check_quotas() {
+        Err(error) if error.is_damage() => report.add(format!("not all quotas could be looked at: {error}")),
+        findings => findings?.into_iter().for_each(|finding| report.add(finding)),
+    }
     Ok(report)
 }
 

@@ -19,8 +19,8 @@ use lacuna_ftl::{Lba, Op};
 
 use crate::{
     error::{Refusal, Result},
-    format::{Caller, FILE_BYTES_MAX, FileKind, Ino, REGION_SECTORS},
-    inodes::{HeldRanges, Inodes, Node, Target},
+    format::{Caller, FILE_BYTES_MAX, FileKind, Ino, Privilege, REGION_SECTORS},
+    inodes::{Author, HeldRanges, Inodes, Node, Target},
 };
 
 /// How to write.
@@ -35,6 +35,16 @@ pub struct WriteOptions {
     /// A mapped page is written back (`FUSE_WRITE_CACHE`), some time after it was changed: the file keeps privileges
     /// that it got since. All other writes take capabilities (`security.capability`) away, as Linux does.
     pub from_cache: bool,
+}
+
+impl WriteOptions {
+    /// For whom `node` is written. A page that was changed in memory is written for nobody in particular, so it counts
+    /// as written by the owner.
+    fn author(&self, node: &Node, privilege: Privilege) -> Result<Author> {
+        let is_roots = self.from_cache && node.live(|inode| inode.owner().0 == 0)?;
+        let privilege = if is_roots { Privilege::Root } else { privilege };
+        Ok(Author { kill_privileges: self.kill_privileges, privilege })
+    }
 }
 
 /// The modes of [`fallocate`](crate::posix::Posix::fallocate). No mode reserves space: provisioning is thin.
@@ -197,10 +207,12 @@ impl Data {
         offset: u64,
         data: &[u8],
         options: WriteOptions,
+        privilege: Privilege,
     ) -> Result<usize> {
         let node = self.inodes.node(ino)?;
         must_be_file(&node)?;
         let end = end_of(offset, data.len() as u64)?;
+        let by = options.author(&node, privilege)?;
         if !options.from_cache {
             self.drop_capability(&node)?;
         }
@@ -211,7 +223,7 @@ impl Data {
             let trim_to = options.trim_to.filter(|_| piece_end == end);
             let range = sector(at)..sectors(at, piece.len() as u64).end.max(sector(trim_to.unwrap_or(0)));
             let held = node.lock_sectors(range);
-            match self.write_piece(&node, at, piece, trim_to, options.kill_privileges) {
+            match self.write_piece(&node, at, piece, trim_to, by) {
                 Ok(()) => at = piece_end,
                 Err(error) if at == offset => return Err(error),
                 Err(_) => break,
@@ -233,7 +245,7 @@ impl Data {
         offset: u64,
         data: &[u8],
         trim_to: Option<u64>,
-        kill_privileges: Option<Caller>,
+        by: Author,
     ) -> Result<()> {
         let end = offset + data.len() as u64;
         let merged;
@@ -249,11 +261,17 @@ impl Data {
         if hole.start < hole.end {
             ops.push(Op::Trim { lba: node.ino().lba(hole.start), sectors: hole.end - hole.start });
         }
-        self.inodes.write_data(&ops, &[Target { node: Arc::clone(node), end, kill_privileges }])
+        self.inodes.write_data(&ops, &[Target { node: Arc::clone(node), end, by }])
     }
 
     /// See [`crate::posix::Posix::append`].
-    pub(crate) fn append_bytes(&self, ino: Ino, data: &[u8], options: WriteOptions) -> Result<u64> {
+    pub(crate) fn append_bytes(
+        &self,
+        ino: Ino,
+        data: &[u8],
+        options: WriteOptions,
+        privilege: Privilege,
+    ) -> Result<u64> {
         let node = self.inodes.node(ino)?;
         must_be_file(&node)?;
         if data.len() as u64 + SECTOR as u64 > self.piece_bytes() || options.trim_to.is_some() {
@@ -264,7 +282,7 @@ impl Data {
         let at = node.size();
         end_of(at, data.len() as u64)?;
         if !data.is_empty() {
-            self.write_piece(&node, at, data, None, options.kill_privileges)?;
+            self.write_piece(&node, at, data, None, options.author(&node, privilege)?)?;
         }
         Ok(at)
     }
@@ -318,7 +336,8 @@ impl Data {
             });
             return changed.map(drop);
         }
-        let target = Target { node: Arc::clone(&node), end, kill_privileges };
+        let by = Author { kill_privileges, ..Author::default() }; // nothing is stored that was not
+        let target = Target { node: Arc::clone(&node), end, by };
         self.inodes.write_data(&ops.iter().map(OwnedOp::as_op).collect::<Vec<_>>(), &[target])
     }
 

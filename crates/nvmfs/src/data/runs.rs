@@ -13,8 +13,8 @@ use lacuna_ftl::{Lba, Mapped, Op};
 use crate::{
     data::{Data, WriteOptions, end_of, is_aligned, must_be_file, sector, sectors},
     error::{Refusal, Result},
-    format::{Caller, Ino},
-    inodes::{Node, Target},
+    format::Ino,
+    inodes::{Author, Node, Target},
 };
 
 /// Result of [`Posix::read_runs`](crate::posix::Posix::read_runs).
@@ -104,7 +104,7 @@ impl Data {
             whole.push((node.ino().lba(sector(*offset)), data));
         }
         let ops: Vec<_> = whole.iter().map(|(lba, data)| Op::Write { lba: *lba, data }).collect();
-        self.inodes.write_data(&ops, &[Target { node: Arc::clone(node), end, kill_privileges: None }])
+        self.inodes.write_data(&ops, &[Target { node: Arc::clone(node), end, by: Author::default() }])
     }
 
     /// See [`crate::posix::Posix::copy_range`].
@@ -113,7 +113,7 @@ impl Data {
         (from, from_offset): (Ino, u64),
         (to, to_offset): (Ino, u64),
         len: u64,
-        kill_privileges: Option<Caller>,
+        by: Author,
     ) -> Result<u64> {
         let (source, target) = (self.inodes.node(from)?, self.inodes.node(to)?);
         must_be_file(&source)?;
@@ -128,13 +128,13 @@ impl Data {
             self.drop_capability(&target)?;
             let first = sector(from_offset);
             let range = first..first + count;
-            let copied = self.copy_sectors(&source, range, &target, sector(to_offset), kill_privileges)?;
+            let copied = self.copy_sectors(&source, range, &target, sector(to_offset), by)?;
             return Ok(copied * SECTOR as u64);
         }
         let mut bytes = vec![0; len.min(UNALIGNED_BYTES_MAX) as usize];
         let read = self.read_bytes(from, from_offset, &mut bytes)?;
-        let options = WriteOptions { kill_privileges, ..WriteOptions::default() };
-        let written = self.write_bytes(to, to_offset, &bytes[..read], options)?;
+        let options = WriteOptions { kill_privileges: by.kill_privileges, ..WriteOptions::default() };
+        let written = self.write_bytes(to, to_offset, &bytes[..read], options, by.privilege)?;
         Ok(written as u64)
     }
 
@@ -145,7 +145,7 @@ impl Data {
         range: Range<u64>,
         target: &Arc<Node>,
         to: u64,
-        kill_privileges: Option<Caller>,
+        by: Author,
     ) -> Result<u64> {
         let from = source.ino().lba(range.start);
         let mapped = self.mapped_runs(source, range)?;
@@ -155,7 +155,7 @@ impl Data {
         ops.extend(mapped.runs.iter().map(|(lba, data)| Op::Write { lba: moved(*lba), data }));
         let _held = target.lock_sectors(to..to + count);
         let end = (to + count) * SECTOR as u64;
-        self.inodes.write_data(&ops, &[Target { node: Arc::clone(target), end, kill_privileges }])?;
+        self.inodes.write_data(&ops, &[Target { node: Arc::clone(target), end, by }])?;
         Ok(count)
     }
 }

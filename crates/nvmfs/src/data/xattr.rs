@@ -8,8 +8,8 @@ use crate::{
     data::Data,
     error::{Refusal, Result},
     format::{
-        self, ACL, Acl, CAPABILITY, Ino, Marks, XATTR_BYTES_MAX, XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX,
-        Xattrs, encode_xattrs,
+        self, ACL, Acl, CAPABILITY, Ino, Marks, Privilege, XATTR_BYTES_MAX, XATTR_NAME_BYTES_MAX,
+        XATTR_VALUE_BYTES_MAX, Xattrs, encode_xattrs,
     },
     inodes::{Node, Update},
 };
@@ -41,6 +41,7 @@ impl Data {
     fn change_xattrs(
         &self,
         node: &Arc<Node>,
+        privilege: Privilege,
         change: impl Fn(&mut Xattrs) -> Result<Option<u32>>,
     ) -> Result<()> {
         loop {
@@ -58,6 +59,7 @@ impl Data {
                     return Ok(None);
                 }
                 let mut update = Update::new(self.inodes.now());
+                update.privilege = privilege;
                 update.set_xattrs(&mut inode, &bytes, Marks::of(&xattrs));
                 if let Some(permissions) = permissions {
                     inode.set_permissions(inode.permissions() & !RWX | permissions & RWX);
@@ -76,7 +78,7 @@ impl Data {
         if !node.live(|inode| inode.marks().capability).unwrap_or(false) {
             return Ok(());
         }
-        self.change_xattrs(node, |xattrs| {
+        self.change_xattrs(node, Privilege::Root, |xattrs| {
             xattrs.remove(CAPABILITY);
             Ok(None)
         })
@@ -113,7 +115,14 @@ impl Data {
         Ok(names)
     }
 
-    pub(crate) fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
+    pub(crate) fn setxattr(
+        &self,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+        privilege: Privilege,
+    ) -> Result<()> {
         check_name(name)?;
         if value.len() > XATTR_VALUE_BYTES_MAX {
             return Err(Refusal::AttributeTooLarge.into());
@@ -123,7 +132,7 @@ impl Data {
         }
         let acl = if name == ACL { Acl::parse(value) } else { None };
         let node = self.inodes.node(ino)?;
-        self.change_xattrs(&node, |xattrs| {
+        self.change_xattrs(&node, privilege, |xattrs| {
             let is_there = xattrs.insert(name.to_vec(), value.to_vec()).is_some();
             match mode {
                 XattrMode::Create if is_there => return Err(Refusal::Exists.into()),
@@ -140,7 +149,7 @@ impl Data {
     pub(crate) fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
         check_name(name)?;
         let node = self.inodes.node(ino)?;
-        self.change_xattrs(&node, |xattrs| match xattrs.remove(name) {
+        self.change_xattrs(&node, Privilege::Root, |xattrs| match xattrs.remove(name) {
             Some(_) => Ok(None),
             None => Err(Refusal::NoAttribute.into()),
         })

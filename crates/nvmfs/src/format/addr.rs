@@ -36,6 +36,8 @@ impl Ino {
     pub(crate) const ORPHANS: Ino = Ino(3);
     /// Extended attributes that do not fit into inodes.
     pub(crate) const XATTRS: Ino = Ino(4);
+    /// Sector n of this region holds the limits of user n.
+    pub(crate) const LIMITS: Ino = Ino(5);
     /// First number for files; those below are kept for the file system's own tables.
     pub(crate) const FIRST: Ino = Ino(16);
     /// Last number. One less than 28 bits can hold, so that the end of its region is an address too.

@@ -3,8 +3,8 @@
 use lacuna_ftl::{Lba, SECTOR};
 
 use super::{
-    Body, Caller, Dirent, Ino, Inode, Orphan, Superblock, Tombstone, XattrSector, claims_tombstone,
-    encode_xattrs, parse_xattrs, seal, verify,
+    Body, Caller, Dirent, Ino, Inode, LimitsSector, Orphan, Superblock, Tombstone, XattrSector,
+    claims_tombstone, encode_xattrs, parse_xattrs, seal, verify,
 };
 
 /// A sector of the file system, as each of its kinds.
@@ -23,6 +23,10 @@ pub fn sector(bytes: &[u8]) {
     }
     if let Some(orphan) = each::<Orphan>(&sector) {
         let _ = orphan.is_of(Ino::ROOT, 1);
+    }
+    if let Some(limits) = each::<LimitsSector>(&sector) {
+        let again = LimitsSector::new(limits.uid(), limits.limits());
+        assert!((again.uid(), again.limits()) == (limits.uid(), limits.limits()));
     }
     if let Some(xattrs) = each::<XattrSector>(&sector) {
         let _ = xattrs.bytes_of(Ino::ROOT, 1);

@@ -34,6 +34,16 @@ impl FileKind {
     }
 }
 
+/// What bounds the space that an operation may take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Privilege {
+    /// It leaves root its reserve.
+    User,
+    /// The size of the store alone: that of root, of programs in this process, and of what frees space.
+    #[default]
+    Root,
+}
+
 /// The caller for whom an object is made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Caller {

@@ -1,3 +1,5 @@
+use std::num::NonZeroU64;
+
 use lacuna_sim::SeededRng;
 
 use super::*;
@@ -25,11 +27,16 @@ fn samples() -> [(Lba, SectorBytes); KINDS] {
         (slot, seal(&Tombstone::new(), slot)),
         (Ino(20).orphan_lba(), seal(&Orphan::new(Ino(20), 7), Ino(20).orphan_lba())),
         (Ino(20).xattr_lba(), seal(&XattrSector::new(Ino(20), 7, b"attributes"), Ino(20).xattr_lba())),
+        (Ino::LIMITS.lba(1000), seal(&LimitsSector::new(1000, sample_limits()), Ino::LIMITS.lba(1000))),
     ]
 }
 
+fn sample_limits() -> Limits {
+    Limits { bytes: NonZeroU64::new(1 << 30), inodes: NonZeroU64::new(77) }
+}
+
 /// Kinds of sectors.
-const KINDS: usize = 6;
+const KINDS: usize = 7;
 
 /// The reason why none of the kinds is found in `bytes`.
 fn flaws(bytes: &SectorBytes, lba: Lba) -> [Option<&'static str>; KINDS] {
@@ -40,6 +47,7 @@ fn flaws(bytes: &SectorBytes, lba: Lba) -> [Option<&'static str>; KINDS] {
         verify::<Tombstone>(bytes, lba).err(),
         verify::<Orphan>(bytes, lba).err(),
         verify::<XattrSector>(bytes, lba).err(),
+        verify::<LimitsSector>(bytes, lba).err(),
     ]
 }
 
@@ -60,7 +68,11 @@ fn each_kind_reads_back_as_itself_only() {
 /// The offsets that docs/FORMAT.md states.
 #[test]
 fn fields_lie_where_the_format_says() {
-    let [(_, superblock), (inode_lba, inode), (_, dirent), _, (orphan_lba, orphan), (_, xattrs)] = samples();
+    let [(_, superblock), (inode_lba, inode), (_, dirent), _, (orphan_lba, orphan), (_, xattrs), limits] =
+        samples();
+    let (limits_lba, limits) = limits;
+    assert_eq!((limits_lba.0, limits[24..28].to_vec()), ((5 << 36) + 1000, 1000_u32.to_le_bytes().to_vec()));
+    assert_eq!((limits[32..40].to_vec(), limits[40]), ((1_u64 << 30).to_le_bytes().to_vec(), 77));
     assert_eq!(superblock[..6], *b"LNfs\x01\x01");
     assert_eq!(superblock[24..28], 1_u32.to_le_bytes());
     assert_eq!(superblock[40..56], [9; 16]);
@@ -99,6 +111,23 @@ fn any_flipped_bit_is_noticed() {
             flipped[bit / 8] ^= 1 << (bit % 8);
             assert!(flaws(&flipped, lba).iter().all(Option::is_some), "bit {bit}");
         }
+    }
+}
+
+#[test]
+fn limits_of_nobody_and_limits_of_nothing_are_flaws() {
+    let limits = sample_limits();
+    for (uid, limits, is_sound) in [
+        (1000, limits, true),
+        (1, Limits { bytes: None, ..limits }, true),
+        (u32::MAX - 1, Limits { inodes: None, ..limits }, true),
+        (1000, Limits::default(), false),
+        (0, limits, false),
+        (u32::MAX, limits, false),
+    ] {
+        let sector = LimitsSector::new(uid, limits);
+        assert_eq!(sector.flaw().is_none(), is_sound, "{sector:?}");
+        assert_eq!((sector.uid(), sector.limits()), (uid, limits));
     }
 }
 
@@ -177,4 +206,5 @@ fn the_document_is_right() {
     assert_eq!(documented(&document, "tombstone"), fields!(Tombstone: zero));
     assert_eq!(documented(&document, "orphan"), fields!(Orphan: ino generation zero));
     assert_eq!(documented(&document, "attributes"), fields!(XattrSector: ino generation len zero bytes));
+    assert_eq!(documented(&document, "limits"), fields!(LimitsSector: uid zero bytes_max inodes_max zero2));
 }

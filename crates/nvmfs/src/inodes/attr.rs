@@ -88,6 +88,8 @@ pub struct StatFs {
     pub total_bytes: u64,
     /// Free space.
     pub free_bytes: u64,
+    /// Of this, what is not kept for root.
+    pub available_bytes: u64,
     /// Total number of inodes.
     pub inodes: u64,
     /// Of these, how many are free.
@@ -138,9 +140,12 @@ impl Inodes {
         let stats = self.volume.ftl().stats();
         // An inode is written as a sector of its own, so it is an extent of its own.
         let inodes = u64::from(Ino::LAST.0 - Ino::FIRST.0) + 2; // and the root
+        let total_bytes = stats.live_limit_bytes;
+        let free_bytes = total_bytes.saturating_sub(stats.live_bytes);
         Ok(StatFs {
-            total_bytes: stats.live_limit_bytes,
-            free_bytes: stats.live_limit_bytes.saturating_sub(stats.live_bytes),
+            total_bytes,
+            free_bytes,
+            available_bytes: free_bytes.saturating_sub(self.root_reserve.of(total_bytes)),
             inodes,
             free_inodes: inodes.saturating_sub(self.volume.ftl().extents(Ino::TABLE.region())?),
             name_bytes_max: NAME_BYTES_MAX as u32,

@@ -12,12 +12,17 @@ use std::{
 };
 
 use lacuna_device::SECTOR;
-use lacuna_ftl::{Lba, Op, Seq, Stream};
+use lacuna_ftl::{Lba, Op, Seq, Spare, Stream};
 
-use super::node::Record;
+use super::{
+    node::Record,
+    quota::{Admitted, Owners},
+};
 use crate::{
     error::Result,
+    format::{Ino, Privilege},
     inodes::{Inodes, Locked, Node, Update},
+    mutant::{Rule, is_broken},
 };
 
 /// The outcome of an attempt.
@@ -59,19 +64,32 @@ impl Inodes {
         }
     }
 
-    /// Submits a batch to the ftl, unless it has to wait. Only a batch of times may be submitted while a check reads.
+    /// Submits a batch to the ftl, unless it has to wait. `owners_of` tells whose the inodes in it are; they are held. Only a batch of times may be submitted while a check reads.
     pub(super) fn submit(
         &self,
         ops: &[Op<'_>],
         stream: Stream,
+        privilege: Privilege,
         changes_structure: bool,
+        owners_of: impl FnMut(Ino) -> Owners,
     ) -> Result<Attempt<Seq>> {
         let structure = if changes_structure { self.structure.try_read() } else { None };
         if changes_structure && structure.is_none() {
             return Ok(Attempt::Checking);
         }
-        Ok(match self.volume.ftl().try_write_batch(ops, stream)? {
-            Some(seq) => Attempt::Done(seq),
+        let admitted = match self.admit(ops, privilege, owners_of)? {
+            Attempt::Done(admitted) => admitted,
+            other => return Ok(other.map(|_| unreachable!("it is not done"))),
+        };
+        let spare = match privilege {
+            Privilege::User if !is_broken(Rule::ReserveIsRoots) => self.root_reserve,
+            _ => Spare::Nothing,
+        };
+        Ok(match self.volume.ftl().try_write_batch(ops, stream, spare)? {
+            Some(seq) => {
+                admitted.into_iter().for_each(Admitted::post);
+                Attempt::Done(seq)
+            }
             None => Attempt::Absent(ops.iter().map(range_of).collect()),
         })
     }
@@ -108,7 +126,13 @@ impl Inodes {
         }
         let ops = update.ops();
         let under_way: Vec<_> = locked.nodes().map(|node| node.last_change.begin()).collect();
-        let seq = match self.submit(&ops, Stream::Data, !update.is_of_times)? {
+        let seq = match self.submit(&ops, Stream::Data, update.privilege, !update.is_of_times, |ino| {
+            let from = match locked.guard(ino).1 {
+                Record::Live(inode) => Some(inode.owner().0),
+                Record::Unloaded | Record::Removed => None,
+            };
+            (from, update.owner_after(ino, from))
+        })? {
             Attempt::Done(seq) => seq,
             Attempt::Absent(sectors) => return Ok(Attempt::Absent(sectors)),
             Attempt::Changed | Attempt::Checking => return Ok(Attempt::Checking),

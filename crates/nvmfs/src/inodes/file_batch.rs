@@ -11,23 +11,30 @@ use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 use super::{last_change::UnderWay, node::Record};
 use crate::{
     error::{Refusal, Result},
-    format::{Caller, Inode, SectorBytes},
+    format::{Caller, Ino, Inode, Privilege, SectorBytes},
     inodes::{Attempt, Inodes, Node, Touch},
 };
+
+/// For whom the data of a file is changed; by default for a program in this process.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Author {
+    /// Take set-user-id and set-group-id away, on behalf of this caller.
+    pub(crate) kill_privileges: Option<Caller>,
+    pub(crate) privilege: Privilege,
+}
 
 /// The effect of a batch on one file.
 pub(crate) struct Target {
     pub(crate) node: Arc<Node>,
     /// The file reaches at least to this byte afterwards.
     pub(crate) end: u64,
-    /// Take set-user-id and set-group-id away, on behalf of this caller.
-    pub(crate) kill_privileges: Option<Caller>,
+    pub(crate) by: Author,
 }
 
 /// A file of a batch while the batch is under way.
 enum Held<'a> {
     /// Its inode stays as it is.
-    Within { node: &'a Arc<Node>, _record: RwLockReadGuard<'a, Record>, under_way: UnderWay<'a> },
+    Within { node: &'a Arc<Node>, record: RwLockReadGuard<'a, Record>, under_way: UnderWay<'a> },
     /// Its next inode is part of the batch.
     Changing(Box<Changing<'a>>),
 }
@@ -41,6 +48,15 @@ struct Changing<'a> {
 }
 
 impl Held<'_> {
+    /// The owner, if it is this inode.
+    fn owner_of(&self, ino: Ino) -> Option<u32> {
+        let (node, inode) = match self {
+            Held::Within { node, record, .. } => (node, live(record).ok()?),
+            Held::Changing(changing) => (&changing.node, &changing.next),
+        };
+        (node.ino == ino).then(|| inode.owner().0)
+    }
+
     /// The inode's write in the batch.
     fn inode_op(&self) -> Option<Op<'_>> {
         match self {
@@ -75,7 +91,11 @@ impl Inodes {
             return Ok(Attempt::Done(()));
         }
         let changes_inodes = held.iter().any(|held| matches!(held, Held::Changing(_)));
-        let seq = match self.submit(&batch, Inodes::stream(targets), changes_inodes)? {
+        let privilege = targets.iter().map(|target| target.by.privilege).min().unwrap_or_default();
+        let seq = match self.submit(&batch, Inodes::stream(targets), privilege, changes_inodes, |ino| {
+            let owner = held.iter().find_map(|held| held.owner_of(ino));
+            (owner, owner)
+        })? {
             Attempt::Done(seq) => seq,
             Attempt::Absent(mut sectors) => {
                 sectors.extend(targets.iter().map(|target| {
@@ -105,19 +125,19 @@ impl Inodes {
 
     /// Keeps the inode of a file as it is while a batch writes, or lets the batch alone change it.
     fn hold<'a>(&self, target: &'a Target) -> Result<Held<'a>> {
-        let Target { node, end, kill_privileges } = target;
+        let Target { node, end, by: Author { kill_privileges, .. } } = target;
         let stays = |inode: &Inode| {
             *end <= inode.size() && !kill_privileges.is_some_and(|caller| inode.has_privileges(caller))
         };
         let record = node.record.read();
         if stays(live(&record)?) {
-            return Ok(Held::Within { node, _record: record, under_way: node.last_change.begin() });
+            return Ok(Held::Within { node, record, under_way: node.last_change.begin() });
         }
         drop(record);
         let record = node.record.write();
         let under_way = node.last_change.begin();
         if stays(live(&record)?) {
-            return Ok(Held::Within { node, _record: RwLockWriteGuard::downgrade(record), under_way });
+            return Ok(Held::Within { node, record: RwLockWriteGuard::downgrade(record), under_way });
         }
         let mut next = node.with_times(&record).ok_or(Refusal::Stale)?;
         next.set_size(next.size().max(*end));

@@ -15,6 +15,7 @@ mod lookups;
 mod node;
 mod numbers;
 mod orphans;
+mod quota;
 mod ranges;
 mod times;
 mod update;
@@ -23,13 +24,14 @@ mod xattr;
 use std::sync::Arc;
 
 use lacuna_device::FileId;
-use lacuna_ftl::Lba;
+use lacuna_ftl::{Lba, Spare};
 use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 
 use self::{
     lookups::Lookups,
     node::{Nodes, Record},
     numbers::Numbers,
+    quota::Quotas,
 };
 use crate::{
     error::{Refusal, Result},
@@ -40,13 +42,14 @@ use crate::{
 pub(crate) use self::{
     attr::attr_of,
     commit::Attempt,
-    file_batch::Target,
+    file_batch::{Author, Target},
     node::{Node, Touch},
     ranges::HeldRanges,
     update::{Locked, Update},
 };
 pub use self::{
     attr::{Attr, SetAttr, SetTime, StatFs},
+    quota::{Usage, UserQuota},
     times::AccessTimes,
 };
 
@@ -55,12 +58,15 @@ pub(crate) struct Inodes {
     volume: Volume,
     nodes: Nodes,
     clock: fn() -> Timestamp,
+    /// Space that is root's alone.
+    root_reserve: Spare,
     /// When reads update times of last access, and whether listings do not (`nodiratime`).
     access_times: AccessTimes,
     skips_directories: bool,
     numbers: Mutex<Numbers>,
     /// Inodes that a kernel knows.
     lookups: Lookups,
+    quotas: Quotas,
     /// Held shared by changes of names or inodes other than times, alone while they are checked.
     structure: RwLock<()>,
 }
@@ -71,15 +77,18 @@ impl Inodes {
         clock: fn() -> Timestamp,
         (access_times, skips_directories): (AccessTimes, bool),
         inodes_kept: usize,
+        root_reserve: Spare,
     ) -> Inodes {
         Inodes {
             volume,
             nodes: Nodes::new(inodes_kept),
             clock,
+            root_reserve,
             access_times,
             skips_directories,
             numbers: Mutex::new(Numbers::new(clock())),
             lookups: Lookups::default(),
+            quotas: Quotas::default(),
             structure: RwLock::new(()),
         }
     }

@@ -11,7 +11,9 @@ use parking_lot::RwLockWriteGuard;
 use super::node::Record;
 use crate::{
     error::{Refusal, Result},
-    format::{self, Ino, Inode, LINKS_MAX, Orphan, REGION_SECTORS, SectorBytes, Timestamp, XATTR_SECTORS},
+    format::{
+        self, Ino, Inode, LINKS_MAX, Orphan, Privilege, REGION_SECTORS, SectorBytes, Timestamp, XATTR_SECTORS,
+    },
     inodes::{Inodes, Node, Touch},
 };
 
@@ -67,6 +69,8 @@ pub(crate) struct Update {
     pub(super) touched: Vec<(Ino, Touch)>,
     /// Ranges of the map that must be in memory before the update can be made.
     pub(super) absent: Vec<Range<Lba>>,
+    /// What bounds the space that it may take.
+    pub(crate) privilege: Privilege,
     /// It changes nothing but times, which a check does not look at.
     pub(super) is_of_times: bool,
 }
@@ -88,6 +92,7 @@ impl Update {
             looked_up: Vec::new(),
             touched: Vec::new(),
             absent: Vec::new(),
+            privilege: Privilege::Root,
             is_of_times: false,
         }
     }
@@ -183,6 +188,14 @@ impl Update {
             });
         }
         ops
+    }
+
+    /// The owner of an inode, which `before` owned, once the update is made.
+    pub(super) fn owner_after(&self, ino: Ino, before: Option<u32>) -> Option<u32> {
+        if self.freed.contains(&ino) {
+            return None;
+        }
+        self.inodes.iter().find(|inode| inode.ino() == ino).map_or(before, |inode| Some(inode.owner().0))
     }
 
     /// Stores an inode of which only names changed. Returns it with its new time.

@@ -12,8 +12,8 @@ use super::{
 use crate::{
     error::{Refusal, Result, is_stale},
     format::{
-        ACL, Acl, Bucket, Caller, DEFAULT_ACL, FileKind, Ino, Inode, LINKS_MAX, Marks, TARGET_BYTES_MAX,
-        Timestamp, Xattrs, encode_xattrs,
+        ACL, Acl, Bucket, Caller, DEFAULT_ACL, FileKind, Ino, Inode, LINKS_MAX, Marks, Privilege,
+        TARGET_BYTES_MAX, Timestamp, Xattrs, encode_xattrs,
     },
     inodes::Node,
     names::{Names, hash_table::Search},
@@ -27,6 +27,7 @@ pub(crate) struct NewInode<'a> {
     pub(crate) rdev: u64,
     /// `None` for a caller without a user: the inode gets the owner of its directory.
     pub(crate) caller: Option<Caller>,
+    pub(crate) privilege: Privilege,
     /// Of a symbolic link.
     pub(crate) target: &'a [u8],
     pub(crate) is_log: bool,
@@ -114,6 +115,7 @@ impl Names {
             },
             |locked, (free, generation, handed_down, node)| {
                 let mut update = NameUpdate::new(self.inodes.now());
+                update.privilege = new.privilege;
                 let is_free = locked.is_unloaded(node);
                 let lba = node.ino().inode_lba();
                 if !is_free || update.allocated(&self.inodes, lba..Lba(lba.0 + 1)) > 0 {
@@ -158,6 +160,7 @@ impl Names {
         parent: Ino,
         name: &[u8],
         is_looked_up: bool,
+        privilege: Privilege,
     ) -> Result<(Arc<Node>, Inode)> {
         // An inode that lost its last name gets no other, whether it still exists or not.
         let is_gone = |error| if is_stale(&error) { Refusal::NotFound.into() } else { error };
@@ -177,6 +180,7 @@ impl Names {
                     nlink => inode.set_nlink(nlink + 1),
                 }
                 let mut update = NameUpdate::new(self.inodes.now());
+                update.privilege = privilege;
                 update.put_name(self.inodes.volume(), parent, *free, name, &inode);
                 let linked = update.put_changed(inode);
                 update.put_parent(locked.inode(&dir)?, 0)?;

@@ -25,8 +25,8 @@ pub use crate::{
 use crate::{
     data::Data,
     error::{Refusal, Result},
-    format::Ino,
-    inodes::Inodes,
+    format::{Ino, Privilege},
+    inodes::{Author, Inodes},
     names::{Names, NewInode, RenameEnd},
 };
 
@@ -40,6 +40,7 @@ use crate::{
 pub struct Posix {
     layers: Arc<Layers>,
     counts_lookups: bool,
+    privilege: Privilege,
 }
 
 /// The layers below the interfaces of a file system.
@@ -70,7 +71,14 @@ impl Layers {
 
 impl Posix {
     pub(crate) fn new(layers: Arc<Layers>) -> Posix {
-        Posix { layers, counts_lookups: false }
+        Posix { layers, counts_lookups: false, privilege: Privilege::Root }
+    }
+
+    /// The same on behalf of users other than root: what adds live data leaves root its reserve
+    /// ([`Options::root_reserve`](crate::Options::root_reserve)), or fails as on a full store. What frees space, moves
+    /// names, and changes owners or permissions, is not bounded.
+    pub fn for_users(self) -> Posix {
+        Posix { privilege: Privilege::User, ..self }
     }
 }
 
@@ -218,7 +226,8 @@ impl Posix {
     /// [`Refusal::Exists`], [`Refusal::TooManyLinks`], [`Refusal::NotPermitted`] for directories, [`Refusal::NotFound`]
     /// for an inode that lost its last name.
     pub fn link(&self, ino: Ino, parent: Ino, name: &[u8]) -> Result<Attr> {
-        let (node, linked) = self.layers.names.link(ino, parent, name, self.counts_lookups)?;
+        let (node, linked) =
+            self.layers.names.link(ino, parent, name, self.counts_lookups, self.privilege)?;
         Ok(self.layers.inodes.attr_after(&node, &linked))
     }
 
@@ -320,7 +329,7 @@ impl Posix {
     /// # Errors
     /// [`Refusal::FileTooLarge`], [`Refusal::IsADirectory`], [`Refusal::Invalid`].
     pub fn write(&self, ino: Ino, offset: u64, data: &[u8], options: WriteOptions) -> Result<usize> {
-        let len = self.layers.data.write_bytes(ino, offset, data, options)?;
+        let len = self.layers.data.write_bytes(ino, offset, data, options, self.privilege)?;
         self.layers.inodes.store_many_times();
         Ok(len)
     }
@@ -330,7 +339,7 @@ impl Posix {
     /// # Errors
     /// As [`Posix::write`]; data longer than an atomic write is refused with [`Refusal::Invalid`].
     pub fn append(&self, ino: Ino, data: &[u8], options: WriteOptions) -> Result<u64> {
-        let at = self.layers.data.append_bytes(ino, data, options)?;
+        let at = self.layers.data.append_bytes(ino, data, options, self.privilege)?;
         self.layers.inodes.store_many_times();
         Ok(at)
     }
@@ -408,7 +417,8 @@ impl Posix {
         len: u64,
         kill_privileges: Option<Caller>,
     ) -> Result<u64> {
-        let copied = self.layers.data.copy_range(from, to, len, kill_privileges)?;
+        let by = Author { kill_privileges, privilege: self.privilege };
+        let copied = self.layers.data.copy_range(from, to, len, by)?;
         self.layers.inodes.store_many_times();
         Ok(copied)
     }
@@ -454,7 +464,7 @@ impl Posix {
     /// [`Refusal::Exists`], [`Refusal::NoAttribute`], [`Refusal::AttributeName`],
     /// [`Refusal::AttributeTooLarge`], [`Refusal::NoSpace`], [`Refusal::NotSupported`].
     pub fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
-        self.layers.data.setxattr(ino, name, value, mode)
+        self.layers.data.setxattr(ino, name, value, mode, self.privilege)
     }
 
     /// Removes an attribute.
@@ -468,7 +478,7 @@ impl Posix {
 
 impl Posix {
     fn make(&self, parent: Ino, name: &[u8], new: &NewInode<'_>) -> Result<Attr> {
-        let new = NewInode { is_looked_up: self.counts_lookups, ..*new };
+        let new = NewInode { is_looked_up: self.counts_lookups, privilege: self.privilege, ..*new };
         let (node, made) = self.layers.names.create(parent, name, &new)?;
         self.layers.inodes.store_many_times();
         Ok(self.layers.inodes.attr_after(&node, &made))

@@ -9,7 +9,7 @@ use crate::{
     data::sector,
     error::{Error, Refusal, Result},
     format::{FILE_BYTES_MAX, Ino, Inode},
-    inodes::{Node, Target},
+    inodes::{Author, Node, Target},
     posix::Layers,
 };
 
@@ -69,7 +69,7 @@ pub(super) fn write_files(layers: &Layers, ops: &[(Arc<Node>, BatchOp<'_>)]) -> 
     for (node, op) in ops {
         let (offset, len) = op.range();
         check_range(layers, node, offset, len)?;
-        let new = || (Target { node: Arc::clone(node), end: 0, kill_privileges: None }, Vec::new());
+        let new = || (Target { node: Arc::clone(node), end: 0, by: Author::default() }, Vec::new());
         let (target, ranges) = files.entry(node.ino()).or_insert_with(new);
         ranges.push(sector(offset)..sector(offset + len));
         if matches!(op, BatchOp::Write { data, .. } if !data.is_empty()) {

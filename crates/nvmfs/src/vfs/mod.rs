@@ -16,12 +16,12 @@ pub use open::{OpenedVfs, VfsOptions, format_path, open_vfs, salvage_store};
 use std::sync::Arc;
 
 use lacuna_device::BlockDevice;
-use lacuna_ftl::{self as ftl, Ftl};
+use lacuna_ftl::{self as ftl, Ftl, Spare};
 
 use crate::{
     error::Result,
-    format::{Timestamp, system_time},
-    inodes::Inodes,
+    format::{Limits, Timestamp, system_time},
+    inodes::{Inodes, UserQuota},
     posix::{AccessTimes, Layers, Posix},
     volume::{self, FormatOptions, Volume},
 };
@@ -37,6 +37,8 @@ pub struct Options {
     pub access_times: AccessTimes,
     /// Listings never update those of directories: `nodiratime`.
     pub nodiratime: bool,
+    /// Space that only root may fill (see [`Posix::for_users`]).
+    pub root_reserve: Spare,
     /// Unused inodes that are kept in memory; about 800 bytes each.
     pub inodes_kept: usize,
 }
@@ -45,7 +47,14 @@ impl Default for Options {
     fn default() -> Options {
         let ftl = ftl::Options::default();
         let access_times = AccessTimes::default();
-        Options { ftl, clock: system_time, access_times, nodiratime: false, inodes_kept: 1 << 14 }
+        Options {
+            ftl,
+            clock: system_time,
+            access_times,
+            nodiratime: false,
+            root_reserve: Spare::Nothing,
+            inodes_kept: 1 << 14,
+        }
     }
 }
 
@@ -79,6 +88,7 @@ impl Nvmfs {
         if !is_read_only {
             fs.layers.inodes().free_orphans()?;
         }
+        fs.layers.inodes().open_quotas(!is_read_only)?;
         Ok(fs)
     }
 
@@ -87,7 +97,8 @@ impl Nvmfs {
         let volume = Volume::open(ftl, store)?;
         let access_times = if options.ftl.read_only { AccessTimes::Never } else { options.access_times };
         let access_times = (access_times, options.nodiratime);
-        let inodes = Inodes::new(volume, options.clock, access_times, options.inodes_kept);
+        let inodes =
+            Inodes::new(volume, options.clock, access_times, options.inodes_kept, options.root_reserve);
         let layers = Arc::new(Layers::new(inodes));
         Ok(Nvmfs { root: Directory::root(Arc::clone(&layers)), layers })
     }
@@ -116,6 +127,33 @@ impl Nvmfs {
     /// As there.
     pub fn grow(&self, capacity_bytes: Option<u64>) -> Result<u64> {
         Ok(self.layers.inodes().volume().ftl().grow(capacity_bytes)?)
+    }
+
+    /// What users have and may have, by user. An inode counts for its owner, with what is stored of its data: so holes
+    /// take nothing, nor do zeros at the ends of 16 KiB; with the entries of a directory, and with attributes that do
+    /// not fit into the inode. Where nobody has a limit, all inodes are counted at the first call, during which changes
+    /// of names and lengths wait.
+    ///
+    /// # Errors
+    /// When the inode table cannot be read.
+    pub fn quotas(&self) -> Result<Vec<UserQuota>> {
+        self.layers.inodes().user_quotas()
+    }
+
+    /// As [`Nvmfs::quotas`], but empty as long as nothing was counted: where nobody has a limit, and nobody has asked.
+    pub fn known_quotas(&self) -> Vec<UserQuota> {
+        self.layers.inodes().known_quotas()
+    }
+
+    /// Sets the limits of a user; the default ones are none. They bind what is done on behalf of users other than root
+    /// ([`Posix::for_users`]) and adds to what the user has; what it has above them stays. Durable when it returns; a
+    /// power cut leaves the old limits or the new ones.
+    ///
+    /// # Errors
+    /// [`Refusal::Invalid`](crate::Refusal::Invalid) for root and for 2^32 - 1, who can have none; as
+    /// [`Nvmfs::quotas`].
+    pub fn set_limits(&self, uid: u32, limits: Limits) -> Result<()> {
+        self.layers.inodes().set_limits(uid, limits)
     }
 
     /// The store below, for its statistics and background work.

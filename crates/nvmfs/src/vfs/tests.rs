@@ -2,6 +2,7 @@
 //! needed.
 
 use std::{
+    num::NonZeroU64,
     ops::Range,
     sync::{
         Arc, OnceLock, Weak,
@@ -14,7 +15,7 @@ use lacuna_sim::BeforeReads;
 
 use crate::{
     data::{Allocate, WriteOptions, XattrMode},
-    format::{Caller, Ino},
+    format::{Caller, Ino, Limits},
     inodes::SetAttr,
     names::Rename,
     posix::{AccessTimes, Layers, Posix},
@@ -163,8 +164,14 @@ const OPERATIONS: &[(&str, Operation)] = &[
     }),
 ];
 
-fn hold_against_locks(map_memory: Option<u64>) {
+fn hold_against_locks(map_memory: Option<u64>, has_limits: bool) {
     let cold = Cold::new(NAMES, map_memory);
+    if has_limits {
+        let limits = Limits { bytes: NonZeroU64::new(1 << 40), inodes: None };
+        let vfs = Nvmfs::open(cold.device.clone(), Options::default()).unwrap();
+        vfs.set_limits(1000, limits).unwrap();
+        vfs.close().unwrap();
+    }
     for (index, (what, operation)) in OPERATIONS.iter().enumerate() {
         let waits = cold.with(|fs, waits| {
             // In files and directories that were not used since the store was opened.
@@ -179,12 +186,17 @@ fn hold_against_locks(map_memory: Option<u64>) {
 
 #[test]
 fn no_lock_is_held_while_anything_is_read() {
-    hold_against_locks(None);
+    hold_against_locks(None, false);
 }
 
 #[test]
 fn nor_with_little_memory_for_the_map() {
-    hold_against_locks(Some(64 << 10));
+    hold_against_locks(Some(64 << 10), false);
+}
+
+#[test]
+fn nor_where_usage_is_counted() {
+    hold_against_locks(Some(64 << 10), true);
 }
 
 /// Right after an open all threads search for a free number behind the same used ones.

@@ -16,8 +16,8 @@ pub(crate) use self::{mkfs::format, xattr::StoredXattrs};
 use crate::{
     error::{Error, Result},
     format::{
-        self, Bucket, FORMAT_VERSION, Ino, Inode, KNOWN_FEATURES, Orphan, SectorBytes, Slot, Superblock,
-        siphash24,
+        self, Bucket, FORMAT_VERSION, Ino, Inode, KNOWN_FEATURES, LimitsSector, Orphan, SectorBytes, Slot,
+        Superblock, siphash24,
     },
 };
 
@@ -85,6 +85,15 @@ impl Volume {
     pub(crate) fn verify_orphan(&self, ino: Ino, bytes: &SectorBytes) -> Result<Orphan> {
         let orphan = format::verify::<Orphan>(bytes, ino.orphan_lba());
         orphan.map_err(|reason| self.corrupt("orphans", ino.number(), reason))
+    }
+
+    /// The limits of the user whose sector this is.
+    pub(crate) fn verify_limits(&self, lba: Lba, bytes: &SectorBytes) -> Result<LimitsSector> {
+        let (_, sector) = Ino::of(lba);
+        let limits = format::verify::<LimitsSector>(bytes, lba).and_then(|limits| {
+            if u64::from(limits.uid()) == sector { Ok(limits) } else { Err("they are another user's") }
+        });
+        limits.map_err(|reason| self.corrupt("limits of users", sector, reason))
     }
 
     /// Reads a bucket of a directory.

@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeSet,
+    num::NonZeroU64,
     sync::{Arc, OnceLock},
     time::Duration,
 };
@@ -9,7 +10,7 @@ use std::{
 use lacuna_device::{BlockDevice, MemDevice};
 use lacuna_ftl::{self as ftl, Ftl, Lba, Op, Stream, Work};
 use lacuna_nvmfs::{
-    CheckDepth, FormatOptions, Ino, Nvmfs, Options,
+    CheckDepth, FormatOptions, Ino, Limits, Nvmfs, Options,
     posix::{Allocate, Caller, FileKind, Posix, Rename, SetAttr, WriteOptions, XattrMode},
 };
 use lacuna_sim::{
@@ -199,6 +200,8 @@ fn use_store(store: &ForgedStore, rng: &mut SeededRng) -> Outcome {
     (outcome.called_sound, outcome.findings) = (is_sound.into(), (!is_sound).into());
     look_at(&vfs);
     let _ = vfs.ftl().scrub(|_| std::ops::ControlFlow::Continue(()));
+    // From here on usage is counted, by whatever owners the inodes name.
+    let _ = vfs.set_limits(1000, Limits { bytes: NonZeroU64::new(1), inodes: None });
     change(&vfs, rng);
     let closed = vfs.close();
     drop(vfs);

@@ -187,7 +187,7 @@ pub(super) fn stat_fs(stat: &StatFs) -> wire::StatFsOut {
     wire::StatFsOut {
         blocks: blocks(stat.total_bytes),
         bfree: blocks(stat.free_bytes),
-        bavail: blocks(stat.free_bytes),
+        bavail: blocks(stat.available_bytes),
         files: stat.inodes,
         ffree: stat.free_inodes,
         bsize: STATFS_BLOCK_BYTES,

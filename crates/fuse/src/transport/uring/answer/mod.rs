@@ -63,7 +63,7 @@ impl Answer<'_, '_> {
             Operation::Unlink { name } => service.unlink(ino, name),
             Operation::Rmdir { name } => service.rmdir(ino, name),
             Operation::Rename { name, to, mode } => service.rename((ino, name), to, mode),
-            Operation::Link { ino: linked, name } => self.entry(service.link(linked, ino, name)),
+            Operation::Link { ino: linked, name } => self.entry(service.link(linked, ino, name, caller)),
             Operation::Create { name, mode, umask, flags } => {
                 let made = service.create(ino, name, mode, Caller { umask, ..caller })?;
                 self.entry(Ok(made))?;

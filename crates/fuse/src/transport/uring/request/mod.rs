@@ -225,6 +225,7 @@ fn write<'a>(write: &wire::WriteIn, payload: &'a [u8], caller: Caller) -> Result
         kill_privileges: (write.write_flags & wire::WRITE_KILL_SUIDGID != 0).then_some(caller),
         is_direct: Opening::is_direct(write.fh),
         from_cache: write.write_flags & wire::WRITE_CACHE != 0,
+        caller,
     })
 }
 

@@ -71,7 +71,8 @@ fn of_data() -> Vec<Row> {
             }),
             b"ab",
             "Write(WriteRequest { offset: 7, data: [97, 98], open_flags: 8, kill_privileges: \
-             Some(Caller { uid: 11, gid: 12, umask: 0 }), is_direct: true, from_cache: true })",
+             Some(Caller { uid: 11, gid: 12, umask: 0 }), is_direct: true, from_cache: true, \
+             caller: Caller { uid: 11, gid: 12, umask: 0 } })",
         ),
         (
             opcode::RELEASE,
