@@ -2,7 +2,8 @@
 
 A root file system made by mmdebstrap, with systemd as its first process, in namespaces of its own: processes, mounts,
 network, host name. What it shares with the machine below is the kernel, and one loop device. Whatever it mounts ends
-with its first process.
+with its first process, and what it writes is in memory. Its own root is mounted in the caller's mount namespace, which
+should therefore end with the caller.
 
 It has no network. The packages that documents install are downloaded when the root file system is made, and lie where
 apt-get looks first.
@@ -14,6 +15,7 @@ import shlex
 import shutil
 import subprocess
 import time
+import urllib.request
 
 SUITE = "bookworm"
 # What every fresh Debian 12 has beyond the required packages, and documents rely on.
@@ -80,6 +82,14 @@ def make_base(base, packages):
     stamp.write_text(wanted)
 
 
+def has_mirror():
+    try:
+        with urllib.request.urlopen(f"http://deb.debian.org/debian/dists/{SUITE}/InRelease", timeout=20):
+            return True
+    except OSError:
+        return False
+
+
 def cgroup_of_machines():
     """A cgroup in the second version's hierarchy, wherever that is mounted."""
     for line in pathlib.Path("/proc/mounts").read_text().splitlines():
@@ -93,11 +103,15 @@ class Machine:
     """One machine, from its first boot until `close`."""
 
     def __init__(self, base, work, disk_bytes, disk_name):
-        self.root = work / "root"
+        run("mount", "-t", "tmpfs", "tmpfs", work)
+        self.root, written, scratch = work / "root", work / "written", work / "scratch"
+        for directory in [self.root, written, scratch]:
+            directory.mkdir()
+        layers = f"lowerdir={base},upperdir={written},workdir={scratch}"
+        run("mount", "-t", "overlay", "-o", layers, "overlay", self.root)
         self.disk_name = disk_name
         self.cgroup = cgroup_of_machines()
         self.init = None
-        run("cp", "-a", base, self.root)
         (self.root / "etc/hostname").write_text("debian\n")
         (self.root / "etc/hosts").write_text("127.0.0.1 localhost\n127.0.1.1 debian\n")
         # Packages are unpacked faster without a sync for each file.
@@ -110,7 +124,11 @@ class Machine:
             file.truncate(disk_bytes)
         shown = run("losetup", "--find", "--show", disk, capture_output=True, text=True).stdout
         self.loop = pathlib.Path(shown.strip())
-        self.boot()
+        try:
+            self.boot()
+        except BaseException:
+            self.close()
+            raise
 
     def boot(self):
         self.cgroup.mkdir(exist_ok=True)
@@ -151,6 +169,8 @@ class Machine:
             self.unshare.kill()
             self.unshare.wait()
         subprocess.run(["losetup", "--detach", self.loop])
+        run("umount", "--lazy", self.root)
+        run("umount", "--lazy", self.root.parent)
         # Deepest first. The processes of it are dead, but may not be gone yet.
         for _ in range(100):
             groups = sorted(self.cgroup.rglob("*/"), key=lambda path: len(path.parts), reverse=True)
