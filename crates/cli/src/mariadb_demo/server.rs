@@ -149,13 +149,15 @@ impl Server {
         let datadir = format!("--datadir={}", data.display());
         let mut install = Command::new(&programs.install);
         install.args(["--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db"]);
-        install.arg(&datadir).args(user).process_group(0);
+        // Without a look at host names, which the server does not use and a container may not know.
+        install.arg("--force").arg(&datadir).args(user).process_group(0);
         let installed = install.stdin(Stdio::null()).output().context("mariadb-install-db")?;
         if !installed.status.success() {
             let text = [installed.stdout, installed.stderr].concat();
             let text = String::from_utf8_lossy(&text).into_owned();
-            let cause = text.lines().rev().find(|line| line.contains("ERROR")).unwrap_or("no reason given");
-            bail!("mariadb-install-db: {cause}");
+            let cause = text.lines().rev().find(|line| line.contains("ERROR"));
+            let cause = cause.or_else(|| text.lines().find(|line| !line.trim().is_empty()));
+            bail!("mariadb-install-db: {}", cause.unwrap_or("no reason given"));
         }
         ensure!(!interrupted.load(Relaxed), "interrupted");
         let log = work.join("server.log");
