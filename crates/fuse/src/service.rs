@@ -510,8 +510,9 @@ impl Service {
         let written = self.with_space(|| self.posix.write(ino, request.offset, request.data, options));
         let bytes = self.checked("write", number, written)?;
         self.counters.write(bytes);
-        if has(request.open_flags, OFlags::DSYNC) {
-            self.fsync(number, !has(request.open_flags, OFlags::SYNC))?;
+        // By libc's numbers: rustix 1.1 has that of O_SYNC for both, and O_SYNC is O_DSYNC and one bit more.
+        if request.open_flags & libc::O_DSYNC != 0 {
+            self.fsync(number, request.open_flags & libc::O_SYNC != libc::O_SYNC)?;
         }
         Ok(bytes)
     }

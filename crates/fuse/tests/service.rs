@@ -114,11 +114,10 @@ fn writes_are_durable_when_the_file_was_opened_so() {
     let before = flushes();
     service.write(file, direct(0, &[1; 512])).expect("writes");
     assert_eq!(flushes(), before);
-    for flags in [OFlags::DSYNC, OFlags::SYNC] {
+    for open_flags in [libc::O_DSYNC, libc::O_SYNC] {
         let before = flushes();
-        let request = WriteRequest { open_flags: flags.bits() as i32, ..direct(0, &[2; 512]) };
-        service.write(file, request).expect("writes");
-        assert!(flushes() > before, "{flags:?}");
+        service.write(file, WriteRequest { open_flags, ..direct(0, &[2; 512]) }).expect("writes");
+        assert!(flushes() > before, "{open_flags:o}");
     }
 }
 
