@@ -9,4 +9,16 @@ lacuna_mutants::breakable_rules! {
     FsyncStoresTimes = "fsync-stores-times",
     /// Generations do not repeat after reopening, so that number and generation of an inode never name another one.
     GenerationsGoOn = "generations-go-on",
+    /// A change of mode changes the access control list.
+    ListFollowsMode = "list-follows-mode",
+    /// Setting the list changes the mode.
+    ModeFollowsList = "mode-follows-list",
+    /// A directory's default list becomes that of what is made in it.
+    DefaultHandedDown = "default-handed-down",
+    /// A change of mode that was planned with a list that another thread replaced meanwhile is planned again.
+    ChmodPlannedAgain = "chmod-planned-again",
+    /// So is a change of attributes.
+    XattrsPlannedAgain = "xattrs-planned-again",
+    /// A read moves the time of access as `relatime` says.
+    AccessRelative = "access-relative",
 }

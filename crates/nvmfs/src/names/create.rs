@@ -16,6 +16,7 @@ use crate::{
         Timestamp, Xattrs, encode_xattrs,
     },
     inodes::Node,
+    mutant::{Rule, is_broken},
     names::{Names, hash_table::Search},
 };
 
@@ -59,7 +60,7 @@ impl NewInode<'_> {
     /// The mode, and the attributes, in a directory with that default access control list.
     fn mode_and_xattrs(&self, default: Option<&Acl>) -> (u32, Xattrs) {
         let mut xattrs = Xattrs::new();
-        let Some(default) = default else {
+        let Some(default) = default.filter(|_| !is_broken(Rule::DefaultHandedDown)) else {
             // A symbolic link has all permissions.
             let is_masked = FileKind::of_mode(self.mode) != Some(FileKind::Symlink);
             let umask = self.caller.filter(|_| is_masked).map_or(0, |caller| caller.umask & 0o777);
