@@ -135,7 +135,7 @@ fn killed_runs_lose_nothing_that_was_acknowledged() {
         );
         let mut child =
             lacuna(&scratch).args(arguments.split_whitespace()).stderr(Stdio::null()).spawn().unwrap();
-        let acks = killed.kill(seed, &mut child, &scratch.path("acks"));
+        let acks = killed.kill(seed, &mut child, &scratch);
         if acks.lines().count() < 2 {
             continue; // killed before anything was acknowledged, perhaps while the store was made
         }

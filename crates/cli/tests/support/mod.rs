@@ -3,6 +3,7 @@
 #![allow(dead_code)] // Each test file uses a part of it.
 
 use std::{
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     process::{Child, Command, Output},
     sync::atomic::{AtomicU32, Ordering::Relaxed},
@@ -73,20 +74,22 @@ impl Kills {
         Kills { is_request, all: 0, in_work: 0, in_requests: 0 }
     }
 
-    /// Kills the run, and returns its log. Every second run is killed among its requests, on any machine, and every
-    /// fourth soon after its load began, or later; the others whenever the moment comes.
-    pub(crate) fn kill(&mut self, seed: u64, child: &mut Child, log: &Path) -> String {
+    /// Kills a run with the acknowledgement log `acks` on the store `store`, and returns its log. Every second run is
+    /// killed among its requests, on any machine, and every fourth soon after its load began, or later; the others
+    /// whenever the moment comes.
+    pub(crate) fn kill(&mut self, seed: u64, child: &mut Child, scratch: &Scratch) -> String {
         let moment = Duration::from_millis(20 + seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) % 3000);
-        let read = || std::fs::read_to_string(log).unwrap_or_default();
+        let read = || std::fs::read_to_string(scratch.path("acks")).unwrap_or_default();
         let has_requests = |log: &str| log.lines().skip(1).any(self.is_request);
-        let is_at_work = |log: &str| log.contains('\n');
+        // More than an empty store has.
+        let is_at_work = || std::fs::metadata(scratch.path("store")).is_ok_and(|of| of.blocks() > 2048);
         let moment = match seed % 4 {
             1 | 3 => {
                 wait_until(child, || has_requests(&read()));
                 moment
             }
             2 => {
-                wait_until(child, || is_at_work(&read()));
+                wait_until(child, is_at_work);
                 moment / 20
             }
             _ => moment,
@@ -97,7 +100,7 @@ impl Kills {
         child.wait().unwrap();
         let log = read();
         self.all += 1;
-        self.in_work += u64::from(is_at_work(&log));
+        self.in_work += u64::from(is_at_work());
         self.in_requests += u64::from(has_requests(&log));
         let lines = log.lines().count();
         eprintln!("LACUNA_SEED={seed}: killed {moment:?} later, with {lines} lines of acknowledgements");
