@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use lacuna_device::{BlockDevice, MemDevice};
 use lacuna_ftl::{Lba, Op, Stream};
-use lacuna_fuse::{Errno, Kind, NamedAttr, Opening, Service, ServiceOptions, WriteRequest, innodb::NoTrim};
+use lacuna_fuse::{
+    Errno, Kind, NamedAttr, Opening, Service, ServiceOptions, SetGroupId, WriteRequest, innodb::NoTrim,
+};
 use lacuna_nvmfs::{
     CheckDepth, FormatOptions, Ino, Nvmfs, Options,
     posix::{Caller, FileKind, Rename, XattrMode},
@@ -153,7 +155,7 @@ fn with_sync_every_change_is_durable_when_it_is_answered() {
         ("unlink", &|| service.unlink(ROOT, b"moved")),
         ("rmdir", &|| service.rmdir(ROOT, b"d")),
         ("fallocate", &|| service.fallocate(file, 0, 512, 3, caller)),
-        ("setxattr", &|| service.setxattr(file, b"user.a", b"b", XattrMode::Set, Caller::default())),
+        ("setxattr", &|| service.setxattr(file, b"user.a", b"b", XattrMode::Set, SetGroupId::Stays)),
         ("removexattr", &|| service.removexattr(file, b"user.a")),
     ];
     for (what, change) in changes {
@@ -336,7 +338,7 @@ fn files_of_a_mount_have_no_labels_of_their_own() {
     let file = create(&service, "file");
     let label = b"security.selinux";
     assert_eq!(service.getxattr(file, label), Err(Os::OPNOTSUPP.into()));
-    let set = service.setxattr(file, label, b"system_u", XattrMode::Set, Caller::default());
+    let set = service.setxattr(file, label, b"system_u", XattrMode::Set, SetGroupId::Stays);
     assert_eq!(set, Err(Os::OPNOTSUPP.into()));
     assert_eq!(service.getxattr(file, b"security.other"), Err(Os::NODATA.into()));
 }
