@@ -275,20 +275,21 @@ impl BlockDevice for Gated {
     }
 }
 
-#[test]
-fn a_list_that_is_set_while_a_change_of_mode_reads_is_not_lost() {
-    let gated =
-        Gated { inner: MemDevice::new(64 << 20), state: Mutex::new(Gate::Open), changed: Condvar::new() };
-    let gated = Arc::new(gated);
+/// Holds a change of mode up after it has planned what becomes of the list, and lets another thread change attributes
+/// `meanwhile`. Returns the list and the other attribute as they are then.
+fn chmod_beside(old: &Acl, meanwhile: impl Fn(&Posix, Ino)) -> (Option<Vec<u8>>, Option<Vec<u8>>) {
+    let gated = Arc::new(Gated {
+        inner: MemDevice::new(64 << 20),
+        state: Mutex::new(Gate::Open),
+        changed: Condvar::new(),
+    });
     let device: Arc<dyn BlockDevice> = gated.clone();
     Nvmfs::format(Arc::clone(&device), &FormatOptions::default()).expect("formats");
     let vfs = Nvmfs::open(device, Options::default()).expect("opens");
     let fs = vfs.posix();
     let ino = fs.mknod(Ino::ROOT, b"file", 0o100_644, 0, Caller::default()).expect("makes").ino;
     fs.write(ino, 0, &[1; 4096], WriteOptions::default()).expect("writes");
-    let mut rng = SeededRng::new(7);
-    let mut list = || std::iter::repeat_with(|| Acl::random(&mut rng)).find(Acl::has_names).expect("one");
-    let (old, mut new) = (list(), list());
+    fs.setxattr(ino, OTHER, b"old", XattrMode::Set).expect("sets");
     fs.setxattr(ino, ACL, &old.value(), XattrMode::Set).expect("sets");
     fs.sync().expect("syncs");
     gated.set(Gate::HoldsNext);
@@ -298,11 +299,28 @@ fn a_list_that_is_set_while_a_change_of_mode_reads_is_not_lost() {
         let fs = &fs;
         let changer = scope.spawn(move || fs.setattr(ino, &cut).expect("changes"));
         gated.wait_until_it_holds();
-        fs.setxattr(ino, ACL, &new.value(), XattrMode::Set).expect("sets");
+        meanwhile(fs, ino);
         gated.set(Gate::Open);
         assert_eq!(changer.join().expect("ends").perm, 0o751);
     });
-    new.chmod(0o751);
-    assert_eq!(fs.getxattr(ino, ACL).expect("is there"), new.value(), "the later change of the two counts");
     assert_clean(&vfs);
+    (fs.getxattr(ino, ACL).ok(), fs.getxattr(ino, OTHER).ok())
+}
+
+#[test]
+fn a_change_of_mode_takes_back_no_change_of_attributes() {
+    let (old, mut new) = (Acl::with_user(5), Acl::with_user(6));
+    let set = |name: &'static [u8], value: Vec<u8>| {
+        move |fs: &Posix, ino| fs.setxattr(ino, name, &value, XattrMode::Set).expect("sets")
+    };
+    let found = chmod_beside(&old, set(ACL, new.value()));
+    new.chmod(0o751);
+    assert_eq!(found, (Some(new.value()), Some(b"old".to_vec())), "a list that was set");
+    let found = chmod_beside(&old, |fs, ino| fs.removexattr(ino, ACL).expect("removes"));
+    assert_eq!(found, (None, Some(b"old".to_vec())), "a list that was removed");
+    let found = chmod_beside(&old, |fs, ino| {
+        fs.removexattr(ino, ACL).expect("removes");
+        set(OTHER, b"new".to_vec())(fs, ino);
+    });
+    assert_eq!(found, (None, Some(b"new".to_vec())), "and another attribute");
 }

@@ -26,7 +26,7 @@ const RULES: &[(&str, &str)] = &[
     ("list-follows-mode", "acl::a_list_and_the_mode_agree"),
     ("mode-follows-list", "acl::a_list_and_the_mode_agree"),
     ("default-handed-down", "acl::a_default_list_is_handed_down_instead_of_the_umask"),
-    ("chmod-planned-again", "acl_threads::a_list_that_is_set_while_a_change_of_mode_reads_is_not_lost"),
+    ("chmod-planned-again", "acl_threads::a_change_of_mode_takes_back_no_change_of_attributes"),
     ("xattrs-planned-again", "acl_threads::what_a_thread_sets_no_other_takes_back"),
     ("access-relative", "posix::times_move_and_are_stored_when_they_must"),
     ("generations-go-on", "posix_stores::a_number_that_returns_after_reopening_has_another_generation"),

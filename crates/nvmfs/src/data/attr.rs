@@ -36,8 +36,9 @@ impl Data {
             let changed = self.change_inode(&node, changes.size, |inode, update| {
                 let read_at = chmod.as_ref().map(|(changes, _)| *changes);
                 let is_newest = read_at == Some(inode.changes()) || is_broken(Rule::ChmodPlannedAgain);
-                if changes.mode.is_some() && inode.marks().acl && !is_newest {
-                    return false; // it may have another list by now
+                let (had_list, has_list) = (chmod.is_some(), inode.marks().acl);
+                if changes.mode.is_some() && (had_list || has_list) && !is_newest {
+                    return false; // it may have another list by now, or none, and other attributes
                 }
                 if let Some(caller) = kills {
                     inode.drop_privileges(caller);

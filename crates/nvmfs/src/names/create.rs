@@ -122,11 +122,11 @@ impl Names {
                     return Ok(None); // the number was given out before, 2^28 numbers ago
                 }
                 let above = locked.inode(&dir)?;
-                if above.marks().acl
+                if (above.marks().acl || handed_down.acl.is_some())
                     && kind != FileKind::Symlink
                     && handed_down.read_at != Some(above.changes())
                 {
-                    return Ok(None); // it may have another list by now
+                    return Ok(None); // it may have another list by now, or none
                 }
                 let (mode, xattrs) = new.mode_and_xattrs(handed_down.acl.as_ref());
                 let (mut inode, is_outside) = new.inode(node.ino(), *generation, mode, &above, update.now());
