@@ -13,9 +13,11 @@ writer() {
     while dd if=/dev/zero of=/proc/self/fd/8 bs=64K count=64 conv=notrunc 2>/dev/null; do :; done
 }
 
-for transport in fuser uring; do
+for transport in ${LACUNA_TRANSPORT:-fuser uring}; do
     if [ "$transport" = uring ] && ! grep -qs Y /sys/module/fuse/parameters/enable_uring; then
-        echo "abort: FUSE over io_uring is off, its part is SKIPPED" >&2
+        switch=/sys/module/fuse/parameters/enable_uring
+        [ -e "$switch" ] && why="FUSE over io_uring is off" || why="this kernel has no FUSE over io_uring"
+        echo "abort: $why, its part is SKIPPED" >&2
         continue
     fi
     LACUNA_TRANSPORT=$transport

@@ -112,6 +112,25 @@ for owner in "$nobody:$group" "$nobody:$nobody" "0:$nobody"; do
     esac
 done
 
+# Members by another than their first group count too where the kernel says who is one, and there directories lose the
+# bit as well.
+mkdir "$mnt/team"
+chown "64989:$group" "$mnt/program" "$mnt/team"
+chmod 2775 "$mnt/program" "$mnt/team"
+as_member setfacl -m u:2:rx "$mnt/program"
+as_member setfacl -m u:1:rx "$mnt/team"
+expect_mode "$mnt/team" 2775
+chown "$nobody:$group" "$mnt/team"
+chmod 2775 "$mnt/team"
+as_nobody setfacl -m u:2:rx "$mnt/team"
+if "$LACUNA" info "$store" | grep -q "over uring"; then
+    expect_mode "$mnt/program" 2755 # the mask is what its entries need
+    expect_mode "$mnt/team" 775
+else
+    expect_mode "$mnt/program" 755
+    expect_mode "$mnt/team" 2775
+fi
+
 # Copies keep all of this, and so does the store.
 lists() { (cd "$1" && getfacl -R --numeric .); }
 cp -a "$dir" "$mnt/copy"

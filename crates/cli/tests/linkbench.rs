@@ -2,10 +2,10 @@
 
 mod support;
 
-use std::{fs, process::Stdio, thread, time::Duration};
+use std::{fs, process::Stdio};
 
 use serde_json::Value;
-use support::{Scratch, lacuna, run, run_after_kill, succeed, succeeded, wait_for_lines};
+use support::{Kills, Scratch, lacuna, run, run_after_kill, succeed, succeeded};
 
 const SMALL: &str = "--ids 3000 --seconds 1 --warmup 0 --requesters 4 --pool 16M --distribution distribution";
 
@@ -124,8 +124,8 @@ fn killed_runs_lose_nothing_that_was_acknowledged() {
     let kills = variable("LACUNA_CASES").unwrap_or(20).min(500);
     let scratch = Scratch::new();
     scratch.distribution();
+    let mut killed = Kills::new(|line| line.starts_with(['N', 'L', 'd', 'D']));
     for seed in first..first + kills {
-        let moment = Duration::from_millis(20 + seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) % 3000);
         let kind = if seed % 4 == 0 { "plain" } else { "page" };
         let _ = fs::remove_file(scratch.path("store"));
         let _ = fs::remove_file(scratch.path("acks"));
@@ -135,20 +135,12 @@ fn killed_runs_lose_nothing_that_was_acknowledged() {
         );
         let mut child =
             lacuna(&scratch).args(arguments.split_whitespace()).stderr(Stdio::null()).spawn().unwrap();
-        if seed % 8 == 1 {
-            // One at least is killed among its commits, on any machine.
-            wait_for_lines(&mut child, &scratch.path("acks"), 2);
-        }
-        thread::sleep(moment);
-        assert_eq!(child.try_wait().unwrap(), None, "seed {seed}: ended by itself");
-        child.kill().unwrap();
-        child.wait().unwrap();
-        let acks = fs::read_to_string(scratch.path("acks")).unwrap_or_default().lines().count();
-        eprintln!("LACUNA_SEED={seed}: killed {moment:?} after the start, {acks} lines of acknowledgements");
-        if acks < 2 {
+        let acks = killed.kill(seed, &mut child, &scratch);
+        if acks.lines().count() < 2 {
             continue; // killed before anything was acknowledged, perhaps while the store was made
         }
         succeeded("check store", run_after_kill(&scratch, "check store"));
         succeed(&scratch, "linkbench --verify-acks acks --store store");
     }
+    killed.assert_enough();
 }

@@ -2,7 +2,7 @@
 //!
 //! Three parts, each knowing nothing of those named before it:
 //!
-//! layers: complaints, innodb, latencies, open_files < counters < service < transport < fuzz
+//! layers: complaints, innodb, latencies, mutant < counters, open_files < service < transport < fuzz
 //!
 //! - [`transport`] carries the kernel's requests and our answers. It is behind a trait, because there is
 //!   more than one way to talk to the kernel.
@@ -26,6 +26,11 @@ mod counters;
 pub mod fuzz;
 pub mod innodb;
 mod latencies;
+#[cfg(not(feature = "mutants"))]
+mod mutant;
+#[cfg(feature = "mutants")]
+#[doc(hidden)]
+pub mod mutant;
 mod open_files;
 mod service;
 pub mod transport;
@@ -33,7 +38,7 @@ pub mod transport;
 pub use counters::{Counters, CountersSnapshot};
 pub use latencies::{Kind, LATENCY_BOUNDS_US, Latencies, LatencySnapshot};
 pub use open_files::Opening;
-pub use service::{Errno, Found, NamedAttr, Service, ServiceOptions, WriteRequest};
+pub use service::{Errno, Found, NamedAttr, Service, ServiceOptions, SetGroupId, WriteRequest};
 pub use transport::{
     MountOptions, Session, Transport, Unmounter, fuser::FuserTransport, uring::UringTransport,
 };

@@ -26,6 +26,8 @@ use lacuna_nvmfs::Ino;
 use parking_lot::RwLock;
 use rustix::fs::OFlags;
 
+use crate::mutant::{Rule, is_broken};
+
 /// What the bits of a handle mean. It carries no more: a file's number says the rest.
 const DIRECT_HANDLE: u64 = 1;
 const WRITABLE_HANDLE: u64 = 2;
@@ -83,7 +85,7 @@ impl OpenFiles {
     pub(crate) fn open(&self, ino: Ino, must_be_direct: bool, anew: bool) -> Opening {
         let mut files = self.0.write();
         let file = files.entry(ino).or_default();
-        if must_be_direct || file.direct > 0 {
+        if must_be_direct || (file.direct > 0 && !is_broken(Rule::DirectStaysDirect)) {
             file.direct += 1;
             if file.cached > 0 {
                 (file.may_be_stale, file.was_dropped) = (true, false);
@@ -92,7 +94,8 @@ impl OpenFiles {
         }
         file.cached += 1;
         file.was_dropped |= file.may_be_stale;
-        if file.may_be_stale || anew { Opening::CachedAnew } else { Opening::Cached }
+        let drops = anew || (file.may_be_stale && !is_broken(Rule::OldPagesDropped));
+        if drops { Opening::CachedAnew } else { Opening::Cached }
     }
 
     /// Ends an opening.

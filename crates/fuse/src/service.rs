@@ -38,6 +38,7 @@ use crate::{
     counters::Counters,
     innodb,
     latencies::{Kind, Latencies},
+    mutant::{Rule, is_broken},
     open_files::{OpenFiles, Opening},
 };
 
@@ -122,6 +123,19 @@ pub struct WriteRequest<'a> {
     pub caller: Caller,
 }
 
+/// What becomes of set-group-id when an access control list is set: on Linux it goes when somebody sets it who has no
+/// privileges and is not in the group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetGroupId {
+    /// The kernel says that it stays.
+    Stays,
+    /// The kernel says that it goes.
+    Goes,
+    /// The kernel says nothing, and of the caller's groups only the first is known. By that group alone a team's
+    /// directory would lose the bit to the team's members, so directories keep it.
+    ByFirstGroup(Caller),
+}
+
 /// The inode that a name stands for.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Found {
@@ -166,7 +180,8 @@ impl Drop for Service {
 impl Service {
     /// Serves `fs`.
     pub fn new(fs: Arc<Nvmfs>, options: ServiceOptions) -> Service {
-        let posix = fs.posix().counting_lookups();
+        let posix = fs.posix();
+        let posix = if is_broken(Rule::LookUpsCount) { posix } else { posix.counting_lookups() };
         Service {
             fs,
             for_users: posix.clone().for_users(),
@@ -232,7 +247,7 @@ impl Service {
             Err(error) if is_full(&error) && self.posix.wait_for_forgotten(FORGET_WAIT) => change(),
             changed => changed,
         }?;
-        if self.options.sync {
+        if self.options.sync && !is_broken(Rule::ChangesSynced) {
             self.posix.sync()?;
         }
         Ok(changed)
@@ -484,10 +499,11 @@ impl Service {
     /// happened. With `strictatime` there can be no cache.
     pub fn opening(&self, number: u64, open_flags: i32) -> Opening {
         let Ok(ino) = Self::ino(number) else { return Opening::Direct };
-        let is_strict = self.posix.access_times() == AccessTimes::Always;
+        let is_strict = self.posix.access_times() == AccessTimes::Always && !is_broken(Rule::StrictIsDirect);
         let must_be_direct = !self.options.cache || is_strict || has(open_flags, OFlags::DIRECT);
         let is_reader = !has(open_flags, OFlags::WRONLY) && !has(open_flags, OFlags::RDWR);
-        self.open_files.open(ino, must_be_direct, is_reader && self.posix.is_access_due(ino))
+        let is_seen = is_reader && self.posix.is_access_due(ino) && !is_broken(Rule::AccessSeen);
+        self.open_files.open(ino, must_be_direct, is_seen)
     }
 
     /// Ends the opening of a file with this handle.
@@ -523,8 +539,10 @@ impl Service {
         let written = self.with_space(|| posix.write(ino, request.offset, request.data, options));
         let bytes = self.checked("write", number, written)?;
         self.counters.write(bytes);
-        if has(request.open_flags, OFlags::DSYNC) {
-            self.fsync(number, !has(request.open_flags, OFlags::SYNC))?;
+        // By libc's numbers: rustix 1.1 has that of O_SYNC for both, and O_SYNC is O_DSYNC and one bit more.
+        if request.open_flags & libc::O_DSYNC != 0 && !is_broken(Rule::WritesSynced) {
+            let with_times = request.open_flags & libc::O_SYNC == libc::O_SYNC;
+            self.fsync(number, !with_times || is_broken(Rule::SyncTimes))?;
         }
         Ok(bytes)
     }
@@ -533,16 +551,17 @@ impl Service {
     /// from the page cache is in there already.
     pub fn made_stale(&self, number: u64, request: &WriteRequest<'_>) -> Option<Range<u64>> {
         let is_direct = request.is_direct && !request.from_cache;
-        let is_stale = is_direct && Self::ino(number).is_ok_and(|ino| self.open_files.is_cached(ino));
+        let is_stale = is_direct
+            && Self::ino(number).is_ok_and(|ino| self.open_files.is_cached(ino))
+            && !is_broken(Rule::DirectWriteDropsPages);
         is_stale.then(|| request.offset..request.offset + request.data.len() as u64)
     }
 
     /// By invariant 1; a write from the page cache, or into a file that is in it, does not come from a database.
     fn implied_trim(&self, ino: Ino, request: &WriteRequest<'_>) -> Option<u64> {
         let applies = self.options.infer_trim
-            && !request.from_cache
-            && request.is_direct
-            && self.open_files.takes_trims(ino);
+            && (is_broken(Rule::TrimsDirect) || (!request.from_cache && request.is_direct))
+            && (is_broken(Rule::TrimsAskedFor) || self.open_files.takes_trims(ino));
         if !applies {
             return None;
         }
@@ -612,7 +631,7 @@ impl Service {
         if command != DFS_IOCTL_ATOMIC_WRITE_SET {
             return Err(Os::NOTTY.into());
         }
-        if !Opening::is_writable(handle) {
+        if !Opening::is_writable(handle) && !is_broken(Rule::WritersAsk) {
             return Err(Os::BADF.into());
         }
         if self.open_files.ask(Self::ino(number)?) {
@@ -650,41 +669,44 @@ impl Service {
     pub fn listxattr(&self, number: u64, caller: Caller) -> Result<Vec<u8>> {
         let _timer = self.latencies.time(Kind::Look);
         let mut names = self.checked("listxattr", number, self.posix.listxattr(Self::ino(number)?))?;
-        if caller.uid != 0 {
+        if caller.uid != 0 && !is_broken(Rule::TrustedHidden) {
             let others = names.split_inclusive(|byte| *byte == 0).filter(|name| !name.starts_with(TRUSTED));
             names = others.flatten().copied().collect();
         }
         Ok(names)
     }
 
-    /// Sets an extended attribute.
+    /// Sets an extended attribute; of an access control list, `set_group_id` says what becomes of that bit.
     pub fn setxattr(
         &self,
         number: u64,
         name: &[u8],
         value: &[u8],
         mode: XattrMode,
-        caller: Caller,
+        set_group_id: SetGroupId,
     ) -> Result<()> {
         let _timer = self.latencies.time(Kind::Change);
         no_label(name)?;
         let ino = Self::ino(number)?;
         if name == ACL {
-            self.checked("setxattr", number, self.drop_set_group_id(ino, caller))?;
+            self.checked("setxattr", number, self.drop_set_group_id(ino, set_group_id))?;
         }
         let posix = self.posix_for(caller);
         self.checked("setxattr", number, self.with_space(|| posix.setxattr(ino, name, value, mode)))
     }
 
-    /// Takes set-group-id from what is no directory, unless the caller is root or in its group, before its access
-    /// control list is set. The kernel leaves that to the file system.
-    fn drop_set_group_id(&self, ino: Ino, caller: Caller) -> lacuna_nvmfs::Result<()> {
-        if caller.uid == 0 {
-            return Ok(());
-        }
+    /// Takes set-group-id away before an access control list is set: the kernel leaves that to the file system.
+    fn drop_set_group_id(&self, ino: Ino, set_group_id: SetGroupId) -> lacuna_nvmfs::Result<()> {
         let attr = self.posix.getattr(ino)?;
         let perm = u32::from(attr.perm);
-        if attr.kind == FileKind::Directory || attr.gid == caller.gid || perm & SET_GID == 0 {
+        let goes = match set_group_id {
+            SetGroupId::Stays => false,
+            SetGroupId::Goes => true,
+            SetGroupId::ByFirstGroup(caller) => {
+                caller.uid != 0 && attr.kind != FileKind::Directory && attr.gid != caller.gid
+            }
+        };
+        if !goes || perm & SET_GID == 0 || is_broken(Rule::ListsTakeSetGroupId) {
             return Ok(());
         }
         let without = SetAttr { mode: Some(perm & !SET_GID), ..SetAttr::default() };
@@ -743,7 +765,7 @@ fn tell_left_out(errors: u64) {
 
 /// The caller of a request that removes privileges, unless it is root's.
 fn unprivileged(caller: Caller) -> Option<Caller> {
-    (caller.uid != 0).then_some(caller)
+    (caller.uid != 0 && !is_broken(Rule::ChangesTakePrivileges)).then_some(caller)
 }
 
 fn has(open_flags: i32, flag: OFlags) -> bool {

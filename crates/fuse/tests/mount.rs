@@ -1,6 +1,8 @@
 //! A mount in this process: checks that the transport carries the service's answers. The scripts in tests/mount check
 //! everything that programs see.
 
+mod mounted;
+
 use std::{
     fs::{self, Permissions},
     io::{ErrorKind, Read, Seek, SeekFrom, Write},
@@ -15,12 +17,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lacuna_device::{BatchOp, BlockDevice, DirOptions, DirVfs, MemDevice, StreamHint, Vfs};
+use lacuna_device::{BatchOp, DirOptions, DirVfs, StreamHint, Vfs};
 use lacuna_ftl::{Lba, Op, Stream};
-use lacuna_fuse::{
-    FuserTransport, MountOptions, Service, ServiceOptions, Session, Transport, UringTransport,
-};
-use lacuna_nvmfs::{CheckDepth, FormatOptions, Ino, Nvmfs, Options};
+use lacuna_fuse::Transport;
+use lacuna_nvmfs::{CheckDepth, Ino, Nvmfs, Options};
+use mounted::{Mounted, formatted, mounted, serve, transports};
 use rustix::{
     fs::{
         AtFlags, CWD, Dir, Mode, OFlags, StatxFlags, XattrFlags, fgetxattr, flistxattr, flistxattr_query,
@@ -30,78 +31,10 @@ use rustix::{
     process::{Uid, geteuid},
     thread::{CapabilitySet, capabilities, set_capabilities, set_thread_res_uid},
 };
-use tempfile::TempDir;
-
-/// An empty store, and a mount of it that is not served yet.
-struct Mounted {
-    device: Arc<dyn BlockDevice>,
-    fs: Arc<Nvmfs>,
-    service: Arc<Service>,
-    dir: TempDir,
-    session: Box<dyn Session>,
-}
-
-impl Mounted {
-    /// `None`, and prints so, where nothing can be mounted over `transport`.
-    fn over(transport: &dyn Transport) -> Option<Mounted> {
-        Mounted::of(formatted(), transport)
-    }
-
-    /// The same for an existing store.
-    fn of(device: Arc<dyn BlockDevice>, transport: &dyn Transport) -> Option<Mounted> {
-        let fs = Arc::new(Nvmfs::open(Arc::clone(&device), Options::default()).expect("opens"));
-        let service = Arc::new(Service::new(Arc::clone(&fs), ServiceOptions::default()));
-        let dir = tempfile::tempdir().expect("temporary directory");
-        // Other users get access where that needs no permission.
-        let allow_other = geteuid().is_root();
-        let options = MountOptions { threads: 4, allow_other, ..MountOptions::default() };
-        match transport.mount(Arc::clone(&service), dir.path(), &options) {
-            Ok(session) => Some(Mounted { device, fs, service, dir, session }),
-            Err(error) => {
-                eprintln!("SKIPPED: nothing can be mounted over {}: {error}", transport.name());
-                None
-            }
-        }
-    }
-}
-
-fn formatted() -> Arc<dyn BlockDevice> {
-    let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(128 << 20));
-    Nvmfs::format(Arc::clone(&device), &FormatOptions::default()).expect("formats");
-    device
-}
-
-/// Runs `test` on mounts of an empty store, over every available transport; prints so where there is none.
-fn mounted(test: impl Fn(&Path, &Service)) {
-    mounted_over(&FuserTransport, &test);
-    mounted_over(&UringTransport, &test);
-}
-
-fn mounted_over(transport: &dyn Transport, test: &impl Fn(&Path, &Service)) {
-    let Some(mounted) = Mounted::over(transport) else { return };
-    let fs = Arc::clone(&mounted.fs);
-    serve(mounted, test);
-    let report = fs.check(CheckDepth::Payload).expect("checks");
-    assert!(report.is_clean(), "{:?}", report.findings);
-    fs.close().expect("closes");
-}
-
-/// Runs `test` on a mount, and unmounts.
-fn serve(mounted: Mounted, test: &impl Fn(&Path, &Service)) {
-    let Mounted { service, dir, mut session, .. } = mounted;
-    let mut unmount = session.unmounter();
-    let serving = thread::spawn(move || session.serve());
-    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| test(dir.path(), &service)));
-    unmount().expect("unmounts");
-    serving.join().expect("serves").expect("ends well");
-    if let Err(panic) = outcome {
-        std::panic::resume_unwind(panic);
-    }
-}
 
 #[test]
 fn a_damaged_file_is_an_error_and_can_be_removed() {
-    for transport in [&FuserTransport as &dyn Transport, &UringTransport] {
+    for transport in transports() {
         let device = formatted();
         let before = Nvmfs::open(Arc::clone(&device), Options::default()).expect("opens");
         before.create("damaged", StreamHint::Data).expect("creates").write_at(0, &[1; 4096]).expect("writes");
@@ -367,17 +300,20 @@ fn only_root_knows_of_trusted_attributes() {
 fn synchronous_writes_reach_the_device() {
     mounted(|dir, service| {
         let flushes = || service.fs().ftl().stats().flushes;
-        for flag in [rustix::fs::OFlags::DSYNC, rustix::fs::OFlags::SYNC] {
+        // The kernel syncs what is cached, and leaves that to us where it is not.
+        for flags in
+            [libc::O_DSYNC, libc::O_SYNC, libc::O_DIRECT | libc::O_DSYNC, libc::O_DIRECT | libc::O_SYNC]
+        {
             let file = fs::File::options()
                 .create(true)
                 .truncate(true)
                 .write(true)
-                .custom_flags(flag.bits() as i32)
+                .custom_flags(flags)
                 .open(dir.join("log"))
                 .unwrap();
             let before = flushes();
             file.write_all_at(&[1; 512], 0).unwrap();
-            assert!(flushes() > before, "{flag:?}");
+            assert!(flushes() > before, "{flags:o}");
         }
     });
 }
@@ -431,8 +367,7 @@ fn abort(dir: &Path) -> bool {
 
 #[test]
 fn an_aborted_connection_ends_in_an_error_and_loses_nothing_synced() {
-    aborted_over(&FuserTransport);
-    aborted_over(&UringTransport);
+    transports().into_iter().for_each(aborted_over);
 }
 
 fn aborted_over(transport: &dyn Transport) {

@@ -4,7 +4,9 @@ use std::{num::NonZeroU64, sync::Arc, thread, time::Duration};
 
 use lacuna_device::{BlockDevice, MemDevice};
 use lacuna_ftl::{Lba, Op, Stream};
-use lacuna_fuse::{Errno, Kind, NamedAttr, Opening, Service, ServiceOptions, WriteRequest, innodb::NoTrim};
+use lacuna_fuse::{
+    Errno, Kind, NamedAttr, Opening, Service, ServiceOptions, SetGroupId, WriteRequest, innodb::NoTrim,
+};
 use lacuna_nvmfs::{
     CheckDepth, FormatOptions, Ino, Limits, Nvmfs, Options, Spare,
     posix::{Caller, FileKind, Rename, XattrMode},
@@ -122,11 +124,10 @@ fn writes_are_durable_when_the_file_was_opened_so() {
     let before = flushes();
     service.write(file, direct(0, &[1; 512])).expect("writes");
     assert_eq!(flushes(), before);
-    for flags in [OFlags::DSYNC, OFlags::SYNC] {
+    for open_flags in [libc::O_DSYNC, libc::O_SYNC] {
         let before = flushes();
-        let request = WriteRequest { open_flags: flags.bits() as i32, ..direct(0, &[2; 512]) };
-        service.write(file, request).expect("writes");
-        assert!(flushes() > before, "{flags:?}");
+        service.write(file, WriteRequest { open_flags, ..direct(0, &[2; 512]) }).expect("writes");
+        assert!(flushes() > before, "{open_flags:o}");
     }
 }
 
@@ -225,7 +226,7 @@ fn with_sync_every_change_is_durable_when_it_is_answered() {
         ("unlink", &|| service.unlink(ROOT, b"moved")),
         ("rmdir", &|| service.rmdir(ROOT, b"d")),
         ("fallocate", &|| service.fallocate(file, 0, 512, 3, caller)),
-        ("setxattr", &|| service.setxattr(file, b"user.a", b"b", XattrMode::Set, Caller::default())),
+        ("setxattr", &|| service.setxattr(file, b"user.a", b"b", XattrMode::Set, SetGroupId::Stays)),
         ("removexattr", &|| service.removexattr(file, b"user.a")),
     ];
     for (what, change) in changes {
@@ -408,7 +409,7 @@ fn files_of_a_mount_have_no_labels_of_their_own() {
     let file = create(&service, "file");
     let label = b"security.selinux";
     assert_eq!(service.getxattr(file, label), Err(Os::OPNOTSUPP.into()));
-    let set = service.setxattr(file, label, b"system_u", XattrMode::Set, Caller::default());
+    let set = service.setxattr(file, label, b"system_u", XattrMode::Set, SetGroupId::Stays);
     assert_eq!(set, Err(Os::OPNOTSUPP.into()));
     assert_eq!(service.getxattr(file, b"security.other"), Err(Os::NODATA.into()));
 }

@@ -15,4 +15,16 @@ lacuna_mutants::breakable_rules! {
     FreedIsGivenBack = "freed-is-given-back",
     /// What an inode takes counts for its owner alone, also after `chown`.
     UsageMovesWithOwner = "usage-moves-with-owner",
+    /// A change of mode changes the access control list.
+    ListFollowsMode = "list-follows-mode",
+    /// Setting the list changes the mode.
+    ModeFollowsList = "mode-follows-list",
+    /// A directory's default list becomes that of what is made in it.
+    DefaultHandedDown = "default-handed-down",
+    /// A change of mode that was planned with a list that another thread replaced meanwhile is planned again.
+    ChmodPlannedAgain = "chmod-planned-again",
+    /// So is a change of attributes.
+    XattrsPlannedAgain = "xattrs-planned-again",
+    /// A read moves the time of access as `relatime` says.
+    AccessRelative = "access-relative",
 }

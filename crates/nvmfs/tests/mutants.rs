@@ -4,6 +4,10 @@
 
 #![allow(clippy::duplicate_mod, reason = "each of these tests brings its modules with it")]
 
+#[path = "acl.rs"]
+mod acl;
+#[path = "acl_threads.rs"]
+mod acl_threads;
 #[path = "posix.rs"]
 mod posix;
 #[path = "posix_crash.rs"]
@@ -21,6 +25,12 @@ const RULES: &[(&str, &str)] = &[
     ("sync-flushes", "posix_crash::power_cuts_leave_a_prefix_of_the_operations"),
     ("fsync-flushes", "posix_crash::power_cuts_leave_a_prefix_of_the_operations"),
     ("fsync-stores-times", "posix::times_move_and_are_stored_when_they_must"),
+    ("list-follows-mode", "acl::a_list_and_the_mode_agree"),
+    ("mode-follows-list", "acl::a_list_and_the_mode_agree"),
+    ("default-handed-down", "acl::a_default_list_is_handed_down_instead_of_the_umask"),
+    ("chmod-planned-again", "acl_threads::a_change_of_mode_takes_back_no_change_of_attributes"),
+    ("xattrs-planned-again", "acl_threads::what_a_thread_sets_no_other_takes_back"),
+    ("access-relative", "posix::times_move_and_are_stored_when_they_must"),
     ("generations-go-on", "posix_stores::a_number_that_returns_after_reopening_has_another_generation"),
     ("reserve-is-roots", "posix_stores::users_leave_root_its_reserve"),
     ("freed-is-given-back", "quota::usage_follows_each_operation"),

@@ -87,7 +87,7 @@ fn what_was_removed_can_be_used_until_it_is_forgotten() {
         let changes = SetAttr { mode: Some(0o123), uid: Some(7), ..SetAttr::default() };
         let changed = service.setattr(number, &changes).expect("changes");
         assert_eq!((changed.perm, changed.uid, changed.gid), (0o123, 7, 0));
-        service.setxattr(number, b"user.x", b"value", XattrMode::Set, Caller::default()).expect("sets");
+        service.setxattr(number, b"user.x", b"value", XattrMode::Set, SetGroupId::Stays).expect("sets");
         assert_eq!(service.getxattr(number, b"user.x").as_deref(), Ok(&b"value"[..]));
         let cut = SetAttr { size: Some(9), ..SetAttr::default() };
         assert_eq!(service.setattr(number, &cut).is_ok(), gone.kind == FileKind::File);
@@ -123,54 +123,4 @@ fn a_listing_counts_what_it_gave_and_nothing_else() {
     }
     service.unmounted();
     assert!(listed.iter().skip(2).all(|(_, number)| service.getattr(*number) == Err(Os::STALE.into())));
-}
-
-/// Owner, group and others with the permissions of the mode 640, and a named user who may read, by the mask.
-const LIST: [(u16, u16, u32); 5] =
-    [(1, 6, u32::MAX), (2, 4, 5), (4, 4, u32::MAX), (16, 4, u32::MAX), (32, 0, u32::MAX)];
-
-fn acl(entries: &[(u16, u16, u32)]) -> Vec<u8> {
-    let mut value = 2_u32.to_le_bytes().to_vec();
-    for (tag, permissions, id) in entries {
-        value.extend([tag.to_le_bytes(), permissions.to_le_bytes()].concat());
-        value.extend(id.to_le_bytes());
-    }
-    value
-}
-
-#[test]
-fn a_list_of_somebody_outside_of_the_group_takes_set_group_id() {
-    let service = service();
-    let by = |uid, gid| Caller { uid, gid, umask: 0 };
-    let file = service.create(FUSE_ROOT, b"file", MODE, by(5, 6)).expect("makes").ino.number();
-    let dir = service.mkdir(FUSE_ROOT, b"d", 0o2755, by(5, 6)).expect("makes").ino.number();
-    let set_up = SetAttr { mode: Some(0o2755), ..SetAttr::default() };
-    for (number, name, caller, expected) in [
-        (file, &b"user.x"[..], by(5, 7), 0o2755),
-        (file, ACL, by(0, 0), 0o2640),
-        (file, ACL, by(5, 6), 0o2640),
-        (file, ACL, by(5, 7), 0o640),
-        (dir, ACL, by(5, 7), 0o2640),
-    ] {
-        service.setattr(number, &set_up).expect("changes");
-        service.setxattr(number, name, &acl(&LIST), XattrMode::Set, caller).expect("sets");
-        assert_eq!(service.getattr(number).map(|attr| attr.perm), Ok(expected), "{caller:?}");
-    }
-    assert_eq!(service.getxattr(file, ACL), Ok(acl(&LIST)), "a mode and a list agree");
-}
-
-#[test]
-fn the_umask_gives_way_to_a_default_list() {
-    let service = service();
-    let caller = Caller { uid: 5, gid: 6, umask: 0o077 };
-    let dir = service.mkdir(FUSE_ROOT, b"d", 0o777, caller).expect("makes");
-    assert_eq!(dir.perm, 0o700);
-    let dir = dir.ino.number();
-    let made = |name| service.create(dir, name, 0o100_666, caller).expect("makes").perm;
-    assert_eq!(made(b"masked"), 0o600);
-    service.setxattr(dir, b"system.posix_acl_default", &acl(&LIST), XattrMode::Set, caller).expect("sets");
-    assert_eq!(made(b"listed"), 0o640);
-    let fifo = service.mknod(dir, b"fifo", 0o010_666, 0, caller).expect("makes");
-    assert_eq!(fifo.perm, 0o640);
-    assert_eq!(service.mkdir(dir, b"inner", 0o777, caller).expect("makes").perm, 0o640);
 }

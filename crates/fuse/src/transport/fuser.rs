@@ -28,7 +28,8 @@ use super::{
 };
 use crate::{
     NamedAttr, Opening, Service,
-    service::{Errno, WriteRequest},
+    mutant::{Rule, is_broken},
+    service::{Errno, SetGroupId, WriteRequest},
 };
 
 /// Requests about directories need no handle: the number is enough.
@@ -173,6 +174,7 @@ impl Adapter {
 /// A file's opening, with the flags `asked`, as the kernel takes it.
 fn opened(opening: Opening, asked: i32) -> (FileHandle, FopenFlags) {
     let flags = match opening {
+        Opening::Direct if is_broken(Rule::ParallelDirectWrites) => FopenFlags::FOPEN_DIRECT_IO,
         Opening::Direct => FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES,
         Opening::Cached => FopenFlags::FOPEN_KEEP_CACHE,
         Opening::CachedAnew => FopenFlags::empty(),
@@ -501,7 +503,9 @@ impl Filesystem for Adapter {
             2 => XattrMode::Replace,
             _ => return reply.error(fuser::Errno::EINVAL),
         };
-        empty(self.service.setxattr(ino.0, name.as_bytes(), value, mode, caller(request)), reply);
+        // fuser 0.18 panics at the longer request with which the kernel would say what becomes of set-group-id.
+        let set_group_id = SetGroupId::ByFirstGroup(caller(request));
+        empty(self.service.setxattr(ino.0, name.as_bytes(), value, mode, set_group_id), reply);
     }
 
     fn getxattr(&self, _: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {

@@ -8,7 +8,10 @@ use std::{io, path::Path, sync::Arc, time::Duration};
 
 use lacuna_nvmfs::posix::{Attr, FileKind};
 
-use crate::{Found, Service};
+use crate::{
+    Found, Service,
+    mutant::{Rule, is_broken},
+};
 
 /// Longest write, and read, in one request: the unit of atomicity through the mount.
 const REQUEST_BYTES_MAX: u32 = 1 << 20;
@@ -30,7 +33,7 @@ const XATTR_BYTES_MAX: usize = 65536;
 /// kernel asks each time.
 fn ttl(attr: &Attr) -> Duration {
     let may_lose = attr.kind != FileKind::Directory && attr.perm & PRIVILEGES != 0;
-    if may_lose { Duration::ZERO } else { TTL }
+    if may_lose && !is_broken(Rule::SetIdsUncached) { Duration::ZERO } else { TTL }
 }
 
 /// As [`ttl`], for the inode that a name stands for.

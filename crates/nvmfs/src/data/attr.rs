@@ -10,6 +10,7 @@ use crate::{
     error::{Refusal, Result},
     format::{Caller, FILE_BYTES_MAX, FileKind, Ino, Inode, Marks, TARGET_BYTES_MAX, encode_xattrs},
     inodes::{Attr, Node, SetAttr, SetTime, Update},
+    mutant::{Rule, is_broken},
 };
 
 impl Data {
@@ -34,8 +35,10 @@ impl Data {
             let chmod = changes.mode.map(|mode| self.xattrs_after_chmod(&node, mode)).transpose()?.flatten();
             let changed = self.change_inode(&node, changes.size, |inode, update| {
                 let read_at = chmod.as_ref().map(|(changes, _)| *changes);
-                if changes.mode.is_some() && inode.marks().acl && read_at != Some(inode.changes()) {
-                    return false; // it may have another list by now
+                let is_newest = read_at == Some(inode.changes()) || is_broken(Rule::ChmodPlannedAgain);
+                let (had_list, has_list) = (chmod.is_some(), inode.marks().acl);
+                if changes.mode.is_some() && (had_list || has_list) && !is_newest {
+                    return false; // it may have another list by now, or none, and other attributes
                 }
                 if let Some(caller) = kills {
                     inode.drop_privileges(caller);

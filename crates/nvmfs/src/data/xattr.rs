@@ -12,6 +12,7 @@ use crate::{
         XATTR_VALUE_BYTES_MAX, Xattrs, encode_xattrs,
     },
     inodes::{Node, Update},
+    mutant::{Rule, is_broken},
 };
 
 /// The permissions that an access control list speaks of.
@@ -54,7 +55,7 @@ impl Data {
             let mut is_newest = false;
             self.inodes.change_nodes(std::slice::from_ref(node), |locked| {
                 let mut inode = locked.inode(node)?;
-                is_newest = inode.changes() == before.changes();
+                is_newest = inode.changes() == before.changes() || is_broken(Rule::XattrsPlannedAgain);
                 if !is_newest {
                     return Ok(None);
                 }
@@ -93,7 +94,9 @@ impl Data {
         let (before, mut xattrs) = self.inodes.xattrs(node)?;
         if let Some(value) = xattrs.get_mut(ACL) {
             let mut acl = Acl::parse(value).expect("verified when it was read");
-            acl.set_mode(mode);
+            if !is_broken(Rule::ListFollowsMode) {
+                acl.set_mode(mode);
+            }
             *value = acl.to_bytes();
         }
         Ok(Some((before.changes(), xattrs)))
@@ -142,7 +145,7 @@ impl Data {
             if acl.as_ref().is_some_and(Acl::is_mode) {
                 xattrs.remove(ACL);
             }
-            Ok(acl.as_ref().map(Acl::mode))
+            Ok(acl.as_ref().map(Acl::mode).filter(|_| !is_broken(Rule::ModeFollowsList)))
         })
     }
 

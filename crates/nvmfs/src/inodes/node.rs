@@ -32,6 +32,7 @@ use crate::{
     error::{Refusal, Result},
     format::{FileKind, Ino, Inode, Timestamp},
     inodes::HeldRanges,
+    mutant::{Rule, is_broken},
 };
 
 /// State of an inode in memory.
@@ -92,7 +93,10 @@ impl Times {
     /// or for a day.
     fn is_access_due(&self, now: Timestamp) -> bool {
         let is_old = now.seconds.saturating_sub(self.accessed.seconds) >= RELATIME_SECONDS;
-        is_old || self.accessed <= self.modified || self.accessed <= self.changed
+        is_broken(Rule::AccessRelative)
+            || is_old
+            || self.accessed <= self.modified
+            || self.accessed <= self.changed
     }
 }
 

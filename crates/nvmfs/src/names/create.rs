@@ -16,6 +16,7 @@ use crate::{
         TARGET_BYTES_MAX, Timestamp, Xattrs, encode_xattrs,
     },
     inodes::Node,
+    mutant::{Rule, is_broken},
     names::{Names, hash_table::Search},
 };
 
@@ -60,7 +61,7 @@ impl NewInode<'_> {
     /// The mode, and the attributes, in a directory with that default access control list.
     fn mode_and_xattrs(&self, default: Option<&Acl>) -> (u32, Xattrs) {
         let mut xattrs = Xattrs::new();
-        let Some(default) = default else {
+        let Some(default) = default.filter(|_| !is_broken(Rule::DefaultHandedDown)) else {
             // A symbolic link has all permissions.
             let is_masked = FileKind::of_mode(self.mode) != Some(FileKind::Symlink);
             let umask = self.caller.filter(|_| is_masked).map_or(0, |caller| caller.umask & 0o777);
@@ -123,11 +124,11 @@ impl Names {
                     return Ok(None); // the number was given out before, 2^28 numbers ago
                 }
                 let above = locked.inode(&dir)?;
-                if above.marks().acl
+                if (above.marks().acl || handed_down.acl.is_some())
                     && kind != FileKind::Symlink
                     && handed_down.read_at != Some(above.changes())
                 {
-                    return Ok(None); // it may have another list by now
+                    return Ok(None); // it may have another list by now, or none
                 }
                 let (mode, xattrs) = new.mode_and_xattrs(handed_down.acl.as_ref());
                 let (mut inode, is_outside) = new.inode(node.ino(), *generation, mode, &above, update.now());

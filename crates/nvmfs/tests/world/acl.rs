@@ -29,6 +29,16 @@ impl Acl {
         Acl { owner, users, group, groups, mask: (has_names || rng.chance(10)).then_some(mask), others }
     }
 
+    /// One that names this user.
+    pub(crate) fn with_user(user: u32) -> Acl {
+        Acl { owner: 6, users: vec![(user, 4)], group: 4, groups: Vec::new(), mask: Some(4), others: 0 }
+    }
+
+    /// The named users, and what they may do.
+    pub(crate) fn users(&self) -> &[(u32, u32)] {
+        &self.users
+    }
+
     /// From the value of an attribute.
     pub(crate) fn of(value: &[u8]) -> Acl {
         let (mut users, mut groups, mut mask) = (Vec::new(), Vec::new(), None);

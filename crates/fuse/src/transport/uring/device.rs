@@ -56,8 +56,9 @@ const CAPABILITIES: u64 = init::ASYNC_READ
     // The kernel checks access control lists.
     | init::POSIX_ACL;
 /// Capabilities that the kernel must offer. All but the last are older than it: the umask is left to us, because a
-/// default access control list takes its place.
-const NEEDED: u64 = init::MAX_PAGES | init::INIT_EXT | init::DONT_MASK | init::OVER_IO_URING;
+/// default access control list takes its place, and who sets a list says whether set-group-id goes.
+const NEEDED: u64 =
+    init::MAX_PAGES | init::INIT_EXT | init::DONT_MASK | init::SETXATTR_EXT | init::OVER_IO_URING;
 
 /// Has the kernel drop the pages of a file in this range.
 pub(super) fn drop_pages(device: &File, number: u64, bytes: Range<u64>) -> io::Result<()> {
@@ -251,6 +252,7 @@ mod tests {
             offer(7, 45, !init::OVER_IO_URING),
             offer(7, 45, !init::MAX_PAGES),
             offer(7, 45, !init::DONT_MASK),
+            offer(7, 45, !init::SETXATTR_EXT),
         ] {
             assert_eq!(agree(&refused), None, "{refused:?}");
         }

@@ -45,7 +45,10 @@ use self::{
     ring::Entry,
 };
 use super::{MountOptions, Session, Transport, Unmounter, invalidator::Invalidator};
-use crate::Service;
+use crate::{
+    Service,
+    mutant::{Rule, is_broken},
+};
 
 /// The switch that says whether the kernel offers rings.
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
@@ -75,7 +78,10 @@ impl Transport for UringTransport {
         options: &MountOptions,
     ) -> io::Result<Box<dyn Session>> {
         if !UringTransport::is_on() {
-            let reason = format!("FUSE over io_uring is off ({SWITCH})");
+            let reason = match Path::new(SWITCH).exists() {
+                true => format!("FUSE over io_uring is off ({SWITCH})"),
+                false => "this kernel has no FUSE over io_uring".into(),
+            };
             return Err(io::Error::new(io::ErrorKind::Unsupported, reason));
         }
         let mounted = Arc::new(Mounted::new(dir, options)?);
@@ -178,7 +184,8 @@ fn serve(mut entry: Entry, service: &Service, invalidator: &Invalidator) -> io::
         } else {
             let payload_in = &payload[..payload_bytes];
             let answered = answer((service, invalidator), &header, &argument, payload_in, &mut short);
-            answered.inspect(|len| payload[..*len].copy_from_slice(&short[..*len]))
+            let copied = |len: &usize| payload[..*len].copy_from_slice(&short[..*len]);
+            if is_broken(Rule::RingCopiesPayload) { answered } else { answered.inspect(copied) }
         };
         entry.commit(answered);
     }

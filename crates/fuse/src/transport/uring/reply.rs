@@ -10,6 +10,7 @@ use zerocopy::{Immutable, IntoBytes};
 use super::wire;
 use crate::{
     Found, Opening, Service,
+    mutant::{Rule, is_broken},
     service::Errno,
     transport::{STATFS_BLOCK_BYTES, ttl, ttl_of_found},
 };
@@ -175,6 +176,7 @@ pub(super) fn attr_out(found: &Attr, block_bytes: u32) -> wire::AttrOut {
 /// An opening of a file with the flags `asked`.
 pub(super) fn opened(opening: Opening, asked: i32) -> wire::OpenOut {
     let open_flags = match opening {
+        Opening::Direct if is_broken(Rule::ParallelDirectWrites) => wire::FOPEN_DIRECT_IO,
         Opening::Direct => wire::FOPEN_DIRECT_IO | wire::FOPEN_PARALLEL_DIRECT_WRITES,
         Opening::Cached => wire::FOPEN_KEEP_CACHE,
         Opening::CachedAnew => 0,

@@ -66,6 +66,7 @@ pub(super) mod init {
     pub(crate) const MAX_PAGES: u64 = 1 << 22;
     pub(crate) const CACHE_SYMLINKS: u64 = 1 << 23;
     pub(crate) const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
+    pub(crate) const SETXATTR_EXT: u64 = 1 << 29;
     pub(crate) const INIT_EXT: u64 = 1 << 30;
     pub(crate) const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
     pub(crate) const OVER_IO_URING: u64 = 1 << 41;
@@ -88,6 +89,8 @@ pub(super) mod set_attr {
 /// Flags of [`WriteIn`].
 pub(super) const WRITE_CACHE: u32 = 1 << 0;
 pub(super) const WRITE_KILL_SUIDGID: u32 = 1 << 2;
+/// Flag of [`SetXattrIn`].
+pub(super) const SETXATTR_ACL_KILL_SGID: u32 = 1 << 0;
 /// Flag of [`FsyncIn`].
 pub(super) const FSYNC_FDATASYNC: u32 = 1 << 0;
 /// Code of an order to drop pages.
@@ -146,7 +149,8 @@ structures! {
     }
     ReleaseIn: 24 { fh: u64, _flags: u32, _release_flags: u32, _lock_owner: u64, }
     FsyncIn: 16 { _fh: u64, fsync_flags: u32, _padding: u32, }
-    SetXattrIn: 8 { size: u32, flags: u32, }
+    /// With [`init::SETXATTR_EXT`].
+    SetXattrIn: 16 { size: u32, flags: u32, setxattr_flags: u32, _padding: u32, }
     GetXattrIn: 8 { size: u32, _padding: u32, }
     IoctlIn: 32 { fh: u64, _flags: u32, cmd: u32, _arg: u64, _in_size: u32, _out_size: u32, }
     ForgetIn: 8 { nlookup: u64, }

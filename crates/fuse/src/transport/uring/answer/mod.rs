@@ -108,7 +108,9 @@ impl Answer<'_, '_> {
                 self.written(service.copy_range((ino, from_offset), to, len, caller)?)
             }
             Operation::Fsync { data_only } => service.fsync(ino, data_only),
-            Operation::SetXattr { name, value, mode } => service.setxattr(ino, name, value, mode, caller),
+            Operation::SetXattr { name, value, mode, set_group_id } => {
+                service.setxattr(ino, name, value, mode, set_group_id)
+            }
             Operation::GetXattr { name, len } => self.reply.sized(&service.getxattr(ino, name)?, len),
             Operation::ListXattr { len } => self.reply.sized(&service.listxattr(ino, caller)?, len),
             Operation::RemoveXattr { name } => service.removexattr(ino, name),

@@ -34,6 +34,28 @@ fn ask(
     Ok(out)
 }
 
+#[test]
+fn a_direct_write_beside_cached_pages_orders_the_kernel_to_drop_them() {
+    let service = service();
+    let file = create(&service, b"file\0"); // and it is open, with pages
+    let open = wire::OpenIn { flags: OFlags::DIRECT.bits() as i32, ..Default::default() };
+    ask(&service, opcode::OPEN, file, &open, b"").expect("opens");
+    let (sender, orders) = std::sync::mpsc::channel();
+    let invalidator = Invalidator::start(move |number, bytes| {
+        sender.send((number, bytes)).expect("somebody waits");
+        Ok(())
+    });
+    let invalidator = invalidator.expect("starts");
+    let header = InHeader { opcode: opcode::WRITE, nodeid: file, ..Default::default() };
+    for (fh, write_flags) in [(0, 0), (1, wire::WRITE_CACHE), (1, 0)] {
+        let write = wire::WriteIn { fh, write_flags, offset: 3 + fh, size: 5, ..Default::default() };
+        let mut out = [0; 64];
+        answer((&service, &invalidator), &header, write.as_bytes(), b"hello", &mut out).expect("writes");
+    }
+    drop(invalidator);
+    assert_eq!(orders.iter().collect::<Vec<_>>(), [(file, 4..9)], "the last of the three");
+}
+
 fn exactly<T: FromBytes>(bytes: &[u8]) -> T {
     T::read_from_bytes(bytes).expect("the length of its structure")
 }
@@ -157,7 +179,7 @@ fn directories_are_listed_piece_by_piece() {
 fn attributes_beyond_those_of_stat_go_both_ways() {
     let service = service();
     let file = create(&service, b"file\0");
-    let set = wire::SetXattrIn { size: 60_000, flags: 1 };
+    let set = wire::SetXattrIn { size: 60_000, flags: 1, ..Default::default() };
     let payload = [&b"user.a\0"[..], &[7; 60_000]].concat();
     assert_eq!(ask(&service, opcode::SETXATTR, file, &set, &payload), Ok(Vec::new()));
     assert_eq!(ask(&service, opcode::SETXATTR, file, &set, &payload), Err(Os::EXIST.into()));
@@ -168,7 +190,7 @@ fn attributes_beyond_those_of_stat_go_both_ways() {
     assert_eq!(value, payload[7..]);
     assert_eq!(ask(&service, opcode::GETXATTR, file, &sized(10), b"user.a\0"), Err(Os::RANGE.into()));
     // The caller is not root: it sees nothing of this attribute, not even in the length.
-    let set = wire::SetXattrIn { size: 1, flags: 0 };
+    let set = wire::SetXattrIn { size: 1, ..Default::default() };
     assert_eq!(ask(&service, opcode::SETXATTR, file, &set, b"trusted.b\0v"), Ok(Vec::new()));
     let told = ask(&service, opcode::LISTXATTR, file, &sized(0), b"").expect("is there");
     assert_eq!(exactly::<wire::GetXattrOut>(&told).size, 7);

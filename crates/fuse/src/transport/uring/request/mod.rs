@@ -12,7 +12,7 @@ use zerocopy::FromBytes;
 use super::wire::{self, InHeader, opcode, set_attr};
 use crate::{
     Opening,
-    service::{Errno, WriteRequest},
+    service::{Errno, SetGroupId, WriteRequest},
 };
 
 /// Flags of renameat2(2).
@@ -44,7 +44,7 @@ pub(super) enum Operation<'a> {
     ReleaseDir,
     Fsync { data_only: bool },
     StatFs,
-    SetXattr { name: &'a [u8], value: &'a [u8], mode: XattrMode },
+    SetXattr { name: &'a [u8], value: &'a [u8], mode: XattrMode, set_group_id: SetGroupId },
     GetXattr { name: &'a [u8], len: u32 },
     ListXattr { len: u32 },
     RemoveXattr { name: &'a [u8] },
@@ -238,7 +238,9 @@ fn set_xattr<'a>(set: &wire::SetXattrIn, payload: &'a [u8]) -> Result<Operation<
     };
     let (name, rest) = first_name(payload)?;
     let value = rest.get(..set.size as usize).ok_or_else(malformed)?;
-    Ok(Operation::SetXattr { name, value, mode })
+    let goes = set.setxattr_flags & wire::SETXATTR_ACL_KILL_SGID != 0;
+    let set_group_id = if goes { SetGroupId::Goes } else { SetGroupId::Stays };
+    Ok(Operation::SetXattr { name, value, mode, set_group_id })
 }
 
 fn changes(set: &wire::SetAttrIn, caller: Caller) -> SetAttr {

@@ -90,9 +90,9 @@ fn of_data() -> Vec<Row> {
         (opcode::FSYNCDIR, bytes(&wire::FsyncIn::default()), b"", "Fsync { data_only: false }"),
         (
             opcode::SETXATTR,
-            bytes(&wire::SetXattrIn { size: 2, flags: 1 }),
+            bytes(&wire::SetXattrIn { size: 2, flags: 1, setxattr_flags: 1, _padding: 0 }),
             b"a\0\0b",
-            "SetXattr { name: [97], value: [0, 98], mode: Create }",
+            "SetXattr { name: [97], value: [0, 98], mode: Create, set_group_id: Goes }",
         ),
         (
             opcode::GETXATTR,
@@ -203,7 +203,7 @@ fn unknown_operations_and_flags_are_refused_by_number() {
     }
     let rename = wire::Rename2In { newdir: 1, flags: 4, _padding: 0 };
     assert_eq!(refused(opcode::RENAME2, rename.as_bytes(), b"a\0b\0"), Err(Os::INVAL.into()));
-    let set = wire::SetXattrIn { size: 0, flags: 3 };
+    let set = wire::SetXattrIn { flags: 3, ..Default::default() };
     assert_eq!(refused(opcode::SETXATTR, set.as_bytes(), b"a\0"), Err(Os::INVAL.into()));
     for payload in [&b""[..], b"a", b"a\0b"] {
         assert_eq!(refused(opcode::LOOKUP, &[], payload), Err(Os::IO.into()), "{payload:?}");

@@ -1,0 +1,40 @@
+//! Rules that mutation tests break, to verify that each broken rule is caught: tests/mutants.rs.
+
+lacuna_mutants::breakable_rules! {
+    /// A write through `O_SYNC` or `O_DSYNC` is durable when it is answered.
+    WritesSynced = "writes-synced",
+    /// Through `O_SYNC`, so are the times of the file.
+    SyncTimes = "sync-times",
+    /// Where the mount has the option `sync`, every change is durable when it is answered.
+    ChangesSynced = "changes-synced",
+    /// A trim is inferred only in files for which the DirectFS ioctl was answered (service invariant 1).
+    TrimsAskedFor = "trims-asked-for",
+    /// And only where the kernel has no pages of the file (service invariant 1).
+    TrimsDirect = "trims-direct",
+    /// Only who may write a file asks for trims in it.
+    WritersAsk = "writers-ask",
+    /// An inode that the kernel knows stays (service invariant 2).
+    LookUpsCount = "look-ups-count",
+    /// A file that is open with `O_DIRECT` is cached for nobody who opens it later (open files invariant 1).
+    DirectStaysDirect = "direct-stays-direct",
+    /// A direct write has the kernel drop the pages that it wrote (open files invariant 2).
+    DirectWriteDropsPages = "direct-write-drops-pages",
+    /// Pages that may be older than their file are dropped by whoever opens it next (open files invariant 3).
+    OldPagesDropped = "old-pages-dropped",
+    /// A read that is going to move the time of access, as `relatime` says, is not left to the kernel's cache.
+    AccessSeen = "access-seen",
+    /// With `strictatime` nothing is cached.
+    StrictIsDirect = "strict-is-direct",
+    /// Direct writes to one file do not wait for each other.
+    ParallelDirectWrites = "parallel-direct-writes",
+    /// An access control list that is set by somebody outside of the group takes set-group-id away.
+    ListsTakeSetGroupId = "lists-take-set-group-id",
+    /// So do `fallocate` and copies by anybody but root, with set-user-id.
+    ChangesTakePrivileges = "changes-take-privileges",
+    /// The kernel does not cache a mode that a write may change without its knowledge.
+    SetIdsUncached = "set-ids-uncached",
+    /// Only root sees that there are attributes of root's.
+    TrustedHidden = "trusted-hidden",
+    /// A request in a ring's payload is answered in a buffer beside it, which is copied there afterwards.
+    RingCopiesPayload = "ring-copies-payload",
+}

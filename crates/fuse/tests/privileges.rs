@@ -1,0 +1,119 @@
+//! What the kernel leaves to a file system of the rules about users, without a mount.
+
+use std::sync::Arc;
+
+use lacuna_device::{BlockDevice, MemDevice};
+use lacuna_fuse::{Service, ServiceOptions, SetGroupId};
+use lacuna_nvmfs::{
+    FormatOptions, Nvmfs, Options,
+    posix::{Caller, SetAttr, XattrMode},
+};
+
+const ROOT: u64 = 1;
+const FILE_MODE: u32 = 0o100_644;
+const ACL: &[u8] = b"system.posix_acl_access";
+
+fn service() -> Service {
+    let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(64 << 20));
+    Nvmfs::format(Arc::clone(&device), &FormatOptions::default()).expect("formats");
+    let fs = Nvmfs::open(device, Options::default()).expect("opens");
+    Service::new(Arc::new(fs), ServiceOptions::default())
+}
+
+fn by(uid: u32, gid: u32) -> Caller {
+    Caller { uid, gid, umask: 0 }
+}
+
+/// Owner, group and others with the permissions of the mode 640, and a named user who may read, by the mask.
+const LIST: [(u16, u16, u32); 5] =
+    [(1, 6, u32::MAX), (2, 4, 5), (4, 4, u32::MAX), (16, 4, u32::MAX), (32, 0, u32::MAX)];
+
+fn acl(entries: &[(u16, u16, u32)]) -> Vec<u8> {
+    let mut value = 2_u32.to_le_bytes().to_vec();
+    for (tag, permissions, id) in entries {
+        value.extend([tag.to_le_bytes(), permissions.to_le_bytes()].concat());
+        value.extend(id.to_le_bytes());
+    }
+    value
+}
+
+#[test]
+fn a_list_of_somebody_outside_of_the_group_takes_set_group_id() {
+    use SetGroupId::{ByFirstGroup, Goes, Stays};
+    let service = service();
+    let file = service.create(ROOT, b"file", FILE_MODE, by(5, 6)).expect("makes").ino.number();
+    let dir = service.mkdir(ROOT, b"d", 0o2755, by(5, 6)).expect("makes").ino.number();
+    let set_up = SetAttr { mode: Some(0o2755), ..SetAttr::default() };
+    for (number, name, set_group_id, expected) in [
+        (file, &b"user.x"[..], ByFirstGroup(by(5, 7)), 0o2755),
+        (file, b"user.x", Goes, 0o2755),
+        (file, ACL, ByFirstGroup(by(0, 0)), 0o2640),
+        (file, ACL, ByFirstGroup(by(5, 6)), 0o2640),
+        (file, ACL, ByFirstGroup(by(5, 7)), 0o640),
+        (dir, ACL, ByFirstGroup(by(5, 7)), 0o2640),
+        (file, ACL, Stays, 0o2640),
+        (file, ACL, Goes, 0o640),
+        (dir, ACL, Stays, 0o2640),
+        (dir, ACL, Goes, 0o640),
+    ] {
+        service.setattr(number, &set_up).expect("changes");
+        service.setxattr(number, name, &acl(&LIST), XattrMode::Set, set_group_id).expect("sets");
+        assert_eq!(service.getattr(number).map(|attr| attr.perm), Ok(expected), "{set_group_id:?}");
+    }
+    assert_eq!(service.getxattr(file, ACL), Ok(acl(&LIST)), "a mode and a list agree");
+}
+
+#[test]
+fn the_umask_gives_way_to_a_default_list() {
+    let service = service();
+    let caller = Caller { uid: 5, gid: 6, umask: 0o077 };
+    let dir = service.mkdir(ROOT, b"d", 0o777, caller).expect("makes");
+    assert_eq!(dir.perm, 0o700);
+    let dir = dir.ino.number();
+    let made = |name| service.create(dir, name, 0o100_666, caller).expect("makes").perm;
+    assert_eq!(made(b"masked"), 0o600);
+    let default = b"system.posix_acl_default";
+    service.setxattr(dir, default, &acl(&LIST), XattrMode::Set, SetGroupId::Stays).expect("sets");
+    assert_eq!(made(b"listed"), 0o640);
+    let fifo = service.mknod(dir, b"fifo", 0o010_666, 0, caller).expect("makes");
+    assert_eq!(fifo.perm, 0o640);
+    assert_eq!(service.mkdir(dir, b"inner", 0o777, caller).expect("makes").perm, 0o640);
+}
+
+#[test]
+fn who_is_not_root_takes_set_ids_with_allocations_and_copies() {
+    const PUNCH: i32 = 3;
+    const ZERO: i32 = 16;
+    let service = service();
+    let file = service.create(ROOT, b"file", FILE_MODE, by(5, 6)).expect("makes").ino.number();
+    let other = service.create(ROOT, b"other", FILE_MODE, by(5, 6)).expect("makes").ino.number();
+    type Change<'a> = &'a dyn Fn(Caller);
+    let changes: [(&str, Change<'_>); 4] = [
+        ("fallocate", &|caller| service.fallocate(file, 0, 8192, 0, caller).expect("allocates")),
+        ("punch", &|caller| service.fallocate(file, 0, 512, PUNCH, caller).expect("punches")),
+        ("zero", &|caller| service.fallocate(file, 0, 512, ZERO, caller).expect("zeroes")),
+        ("copy", &|caller| {
+            service.fallocate(other, 0, 4096, 0, by(0, 0)).expect("allocates");
+            assert_eq!(service.copy_range((other, 0), (file, 0), 4096, caller), Ok(4096));
+        }),
+    ];
+    for (what, change) in changes {
+        for (caller, expected) in [(by(0, 0), 0o6755), (by(5, 7), 0o755)] {
+            let set_up = SetAttr { mode: Some(0o6755), ..SetAttr::default() };
+            service.setattr(file, &set_up).expect("changes");
+            change(caller);
+            assert_eq!(service.getattr(file).map(|attr| attr.perm), Ok(expected), "{what} by {caller:?}");
+        }
+    }
+}
+
+#[test]
+fn only_root_sees_that_there_are_attributes_of_roots() {
+    let service = service();
+    let file = service.create(ROOT, b"file", FILE_MODE, by(5, 6)).expect("makes").ino.number();
+    for name in [&b"trusted.a"[..], b"user.b", b"trusted.c"] {
+        service.setxattr(file, name, b"value", XattrMode::Set, SetGroupId::Stays).expect("sets");
+    }
+    assert_eq!(service.listxattr(file, by(0, 0)).as_deref(), Ok(&b"trusted.a\0trusted.c\0user.b\0"[..]));
+    assert_eq!(service.listxattr(file, by(5, 6)).as_deref(), Ok(&b"user.b\0"[..]));
+}
