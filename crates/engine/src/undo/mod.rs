@@ -477,7 +477,7 @@ pub(crate) fn survey(file: &UndoFile) -> Result<(Vec<(UndoLog, State)>, TxnId)> 
         newest = newest.max(TxnId(u64_at(&page, TXN))).max(TxnId(u64_at(&page, NEWEST)));
         found.push((UndoLog::new(slot, TxnId(u64_at(&page, TXN)), false), state));
     }
-    match newest.0 < TxnId::MAX / 2 {
+    match newest.0 <= TxnId::COUNTED_MAX {
         true => Ok((found, newest)),
         false => Err(corrupt(space, PageNo(0), format!("numbers of transactions have come to {}", newest.0))),
     }
