@@ -6,7 +6,7 @@ mod forged_files;
 use std::sync::Arc;
 
 use forged_files::{Outcome, try_files};
-use lacuna_device::{AlignedBuf, MemVfs, StreamHint, Vfs};
+use lacuna_device::{AlignedBuf, MemVfs, SECTOR, StreamHint, Vfs};
 use lacuna_engine::{Error, Result, Store, StoreOptions, TableOptions};
 use lacuna_sim::{SeededRng, for_each_seed, forge::reseal_file_part, peak_memory_bytes};
 
@@ -55,7 +55,7 @@ fn forge(vfs: &Arc<MemVfs>, file: &str, magic: &[u8], mut change: impl FnMut(&mu
     let file = vfs.open(file, StreamHint::Data).expect("open");
     let mut bytes = AlignedBuf::zeroed((file.len().expect("len") as usize).min(1 << 20));
     file.read_at(0, &mut bytes).expect("read");
-    let starts: Vec<_> = (0..bytes.len()).step_by(512).filter(|at| bytes[*at..].starts_with(magic)).collect();
+    let starts: Vec<_> = (0..bytes.len()).step_by(SECTOR).filter(|at| bytes[*at..].starts_with(magic)).collect();
     for start in starts {
         change(&mut bytes[start..]);
         assert!(reseal_file_part(&mut bytes[start..]));
@@ -68,7 +68,7 @@ fn forge(vfs: &Arc<MemVfs>, file: &str, magic: &[u8], mut change: impl FnMut(&mu
 fn counters_of_the_control_file_near_their_end_are_refused() {
     for at in [24, 32, 40] {
         for (value, can_be_read, can_be_changed, is_sound) in [
-            (u64::MAX & !511, false, false, false),
+            (u64::MAX - 511, false, false, false),
             ((1 << 62) + 512, false, false, false),
             (1 << 62, true, false, false),
             ((1 << 61) + 512, true, false, false),
