@@ -5,32 +5,24 @@ mod forged_files;
 
 use std::sync::Arc;
 
-use forged_files::{Outcome, try_files};
+use forged_files::try_files;
 use lacuna_device::{AlignedBuf, MemVfs, SECTOR, StreamHint, Vfs};
 use lacuna_engine::{Error, Result, Store, StoreOptions, TableOptions};
-use lacuna_sim::{SeededRng, for_each_seed, forge::reseal_file_part, peak_memory_bytes};
+use lacuna_sim::forge::{reseal_file_part, try_seed, try_seeds};
 
 /// Memory that a store of a megabyte with a pool of one may take.
 const MEMORY_BYTES_MAX: u64 = 1 << 30;
 
 #[test]
 fn forged_files_are_errors_or_harmless() {
-    let mut all = Outcome::default();
-    for_each_seed(60, |seed| {
-        all.add(&try_files(SeededRng::new(seed), format!("LACUNA_SEED={seed}")));
-        assert!(peak_memory_bytes() < MEMORY_BYTES_MAX, "seed {seed} took {} bytes", peak_memory_bytes());
-    });
-    println!("{all:?}");
-    if all.cases >= 60 {
-        assert!(all.opened > 0 && all.refused > 0 && all.called_sound > 0 && all.findings > 0, "{all:?}");
-    }
+    try_seeds(60, MEMORY_BYTES_MAX, try_files);
 }
 
 /// Seeds that once ended in a panic, in no end, or in a store that was not as sound as `check` said.
 #[test]
 fn what_was_found_stays_mended() {
     for seed in [11335, 15504, 15689, 17851, 19980, 21459, 28965, 31085, 52778] {
-        try_files(SeededRng::new(seed), format!("LACUNA_SEED={seed}"));
+        try_seed(seed, try_files);
     }
 }
 
@@ -55,7 +47,8 @@ fn forge(vfs: &Arc<MemVfs>, file: &str, magic: &[u8], mut change: impl FnMut(&mu
     let file = vfs.open(file, StreamHint::Data).expect("open");
     let mut bytes = AlignedBuf::zeroed((file.len().expect("len") as usize).min(1 << 20));
     file.read_at(0, &mut bytes).expect("read");
-    let starts: Vec<_> = (0..bytes.len()).step_by(SECTOR).filter(|at| bytes[*at..].starts_with(magic)).collect();
+    let starts: Vec<_> =
+        (0..bytes.len()).step_by(SECTOR).filter(|at| bytes[*at..].starts_with(magic)).collect();
     for start in starts {
         change(&mut bytes[start..]);
         assert!(reseal_file_part(&mut bytes[start..]));

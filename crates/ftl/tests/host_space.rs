@@ -4,60 +4,14 @@
 #![cfg(not(feature = "shuttle"))]
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-        mpsc,
-    },
+    sync::{Arc, mpsc},
     thread,
     time::Duration,
 };
 
-use lacuna_device::{BlockDevice, DeviceStats, Error as DeviceError, Geometry, MemDevice, Patient, Result};
+use lacuna_device::{BlockDevice, Error as DeviceError, Patient};
 use lacuna_ftl::{CheckDepth, Error, FormatOptions, Ftl, Lba, Op, Options, Stream};
-
-/// A device in memory without space for new segments while it is full.
-struct Host {
-    below: MemDevice,
-    is_full: AtomicBool,
-}
-
-impl BlockDevice for Host {
-    fn geometry(&self) -> Geometry {
-        self.below.geometry()
-    }
-
-    fn name(&self) -> &str {
-        "host"
-    }
-
-    fn is_sparse(&self) -> bool {
-        true
-    }
-
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
-        self.below.read_at(offset, buf)
-    }
-
-    fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
-        match self.is_full.load(Ordering::SeqCst) {
-            true => Err(DeviceError::Full { what: "host".into() }),
-            false => self.below.write_at(offset, data),
-        }
-    }
-
-    fn sync(&self) -> Result<()> {
-        self.below.sync()
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> Result<()> {
-        self.below.discard(offset, len)
-    }
-
-    fn stats(&self) -> DeviceStats {
-        self.below.stats()
-    }
-}
+use lacuna_sim::FullHost;
 
 const BLOCK: usize = 16384;
 
@@ -79,7 +33,7 @@ fn holds(ftl: &Ftl, at: u64, byte: u8) {
 
 #[test]
 fn a_host_without_space_stops_nothing() {
-    let host = Arc::new(Host { below: MemDevice::new(64 << 20), is_full: AtomicBool::new(false) });
+    let host = FullHost::new(64 << 20);
     let device: Arc<dyn BlockDevice> = Arc::new(Patient::new(Arc::clone(&host) as _).expect("a thread"));
     Ftl::format(Arc::clone(&device), &FormatOptions::default()).expect("formats");
     let ftl =
@@ -89,7 +43,7 @@ fn a_host_without_space_stops_nothing() {
     }
     ftl.flush().expect("flushes");
 
-    host.is_full.store(true, Ordering::SeqCst);
+    host.set_full(true);
     let (sender, flushed) = mpsc::channel();
     thread::scope(|scope| {
         // Accepted before anybody knows; its flush is what meets the full host.
@@ -108,7 +62,7 @@ fn a_host_without_space_stops_nothing() {
         assert_eq!(ftl.failure(), None);
         assert!(flushed.try_recv().is_err(), "nothing is promised that may be lost");
 
-        host.is_full.store(false, Ordering::SeqCst);
+        host.set_full(false);
         flushed.recv().expect("ends").expect("flushes");
     });
     while ftl.waits_for_space() {

@@ -11,36 +11,12 @@ use lacuna_engine::{
     Algorithm, Direction, Durability, Error, Result, Store, StoreOptions, Table, TableOptions,
 };
 use lacuna_sim::{
-    SeededRng, Watchdog,
-    forge::{forge_number, reseal_file_part},
+    SeededRng,
+    forge::{Outcome, forge_number, reseal_file_part, watch},
 };
 
-/// No case takes a hundredth of this.
-const CASE_TIME_MAX: Duration = Duration::from_secs(120);
 /// Records that a look at a table reads.
 const RECORDS_MAX: usize = 2000;
-
-/// What became of the stores.
-#[derive(Debug, Default)]
-pub(crate) struct Outcome {
-    pub(crate) cases: u64,
-    pub(crate) refused: u64,
-    pub(crate) opened: u64,
-    /// Opened, and `check` found nothing.
-    pub(crate) called_sound: u64,
-    /// Opened, and `check` found something.
-    pub(crate) findings: u64,
-}
-
-impl Outcome {
-    pub(crate) fn add(&mut self, other: &Outcome) {
-        self.cases += other.cases;
-        self.refused += other.refused;
-        self.opened += other.opened;
-        self.called_sound += other.called_sound;
-        self.findings += other.findings;
-    }
-}
 
 /// A file: its name, its length, and where it is not zeros.
 #[derive(Clone)]
@@ -193,20 +169,16 @@ pub(crate) fn try_files(mut rng: SeededRng, case: String) -> Outcome {
     for _ in 0..=rng.below(3) {
         forge(&mut files, &mut rng);
     }
-    let _watchdog = Watchdog::new(case, CASE_TIME_MAX);
-    let mut outcome = Outcome { cases: 1, ..Outcome::default() };
+    let _watchdog = watch(case);
     if let Ok(store) = Store::open_read_only(vfs_of(&files), options()) {
         look_at(&store);
         let _ = store.check();
     }
     let vfs = vfs_of(&files);
     let Ok(store) = Store::open(vfs.clone(), options()) else {
-        outcome.refused = 1;
-        return outcome;
+        return Outcome::refused();
     };
-    outcome.opened = 1;
     let is_sound = store.check().is_ok();
-    (outcome.called_sound, outcome.findings) = (is_sound.into(), (!is_sound).into());
     look_at(&store);
     let changed = change(&store, &mut rng);
     let closed = store.close();
@@ -225,7 +197,7 @@ pub(crate) fn try_files(mut rng: SeededRng, case: String) -> Outcome {
         }
         Err(error) => assert!(!is_sound, "a store that check called sound does not open again: {error}"),
     }
-    outcome
+    Outcome::opened(is_sound)
 }
 
 fn look_at(store: &Store) {
