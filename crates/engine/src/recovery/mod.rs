@@ -103,6 +103,7 @@ pub(crate) fn open(vfs: Arc<dyn Vfs>, mut options: StoreOptions) -> Result<(Arc<
         restored_pages: flush::restore(&*vfs, &spaces, root.checkpoint, &on_device)?,
         ..RecoveryStats::default()
     };
+    wal.must_be_writable(end)?;
     wal.wipe_behind(end)?;
     let root = Root { epoch: root.epoch + 1, ..root };
     control.write(root, true)?;
