@@ -75,7 +75,7 @@ impl LogFiles {
             return Ok(());
         }
         match self.vfs.open(&file_name(segment), StreamHint::Log) {
-        Ok(_) | Err(lacuna_device::Error::NotFound { .. }) => Ok(()),
+            Ok(_) | Err(lacuna_device::Error::NotFound { .. }) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }

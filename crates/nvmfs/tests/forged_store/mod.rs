@@ -171,7 +171,8 @@ fn use_store(store: &ForgedStore, rng: &mut SeededRng) -> Outcome {
     look_at(&vfs);
     let _ = vfs.ftl().scrub(|_| std::ops::ControlFlow::Continue(()));
     change(&vfs, rng);
-    let closed = vfs.close();
+    // Or it is left as a crash leaves it.
+    let closed = if rng.chance(70) { vfs.close() } else { Ok(()) };
     drop(vfs);
     match Nvmfs::open(device, Options::default()) {
         Ok(vfs) => {
