@@ -5,7 +5,7 @@ mod forged_files;
 
 use std::sync::Arc;
 
-use forged_files::try_files;
+use forged_files::{Place, try_files};
 use lacuna_device::{AlignedBuf, MemVfs, SECTOR, StreamHint, Vfs};
 use lacuna_engine::{Error, Result, Store, StoreOptions, TableOptions};
 use lacuna_sim::forge::{reseal_file_part, try_seed, try_seeds};
@@ -15,14 +15,19 @@ const MEMORY_BYTES_MAX: u64 = 1 << 30;
 
 #[test]
 fn forged_files_are_errors_or_harmless() {
-    try_seeds(60, MEMORY_BYTES_MAX, try_files);
+    try_seeds(60, MEMORY_BYTES_MAX, |rng, case| try_files(Place::Atomic, rng, case));
+}
+
+#[test]
+fn forged_files_whose_pages_are_written_twice_are_errors_or_harmless() {
+    try_seeds(40, MEMORY_BYTES_MAX, |rng, case| try_files(Place::Tearing, rng, case));
 }
 
 /// Seeds that once ended in a panic, in no end, or in a store that was not as sound as `check` said.
 #[test]
 fn what_was_found_stays_mended() {
     for seed in [11335, 15504, 15689, 17851, 19980, 21459, 28965, 31085, 52778] {
-        try_seed(seed, try_files);
+        try_seed(seed, |rng, case| try_files(Place::Atomic, rng, case));
     }
 }
 

@@ -6,12 +6,12 @@ use std::{
     time::Duration,
 };
 
-use lacuna_device::{AlignedBuf, MemVfs, SECTOR, StreamHint, Vfs};
+use lacuna_device::{AlignedBuf, FileProps, MemVfs, SECTOR, StreamHint, Vfs};
 use lacuna_engine::{
     Algorithm, Direction, Durability, Error, Result, Store, StoreOptions, Table, TableOptions,
 };
 use lacuna_sim::{
-    SeededRng,
+    HookedVfs, Hooks, SeededRng,
     forge::{Outcome, forge_number, reseal_file_part, watch},
 };
 
@@ -45,15 +45,51 @@ fn tables() -> [(&'static str, TableOptions); 3] {
     ]
 }
 
-/// Stores to begin with: used and closed, used and cut off.
-fn stores() -> &'static [Vec<Stored>] {
-    static STORES: OnceLock<Vec<Vec<Stored>>> = OnceLock::new();
-    STORES.get_or_init(|| [true, false].map(store).to_vec())
+/// What the files lie in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// It writes pages whole, and in order.
+    Atomic,
+    /// It may tear pages, so they are written twice.
+    Tearing,
 }
 
-fn store(is_closed: bool) -> Vec<Stored> {
+/// Takes the promises of a VFS away.
+struct NoPromise;
+
+impl Hooks for NoPromise {
+    fn props(&self, props: FileProps) -> FileProps {
+        FileProps { atomic_bytes_max: 0, atomic_align: 0, ordered: false, ..props }
+    }
+}
+
+impl Place {
+    fn vfs(self, files: Arc<MemVfs>) -> Arc<dyn Vfs> {
+        match self {
+            Place::Atomic => files,
+            Place::Tearing => HookedVfs::new(files, Arc::new(NoPromise)),
+        }
+    }
+
+    /// How parts of files begin that are forged.
+    fn magics(self) -> &'static [&'static [u8]] {
+        match self {
+            Place::Atomic => &[b"LcPg", b"LcRB", b"LcWG", b"LacunaDB"],
+            Place::Tearing => &[b"LcPg", b"LcRB", b"LcWG", b"LacunaDB", b"LcDW"],
+        }
+    }
+
+    /// Stores to begin with: used and closed, used and cut off.
+    fn stores(self) -> &'static [Vec<Stored>] {
+        static STORES: [OnceLock<Vec<Vec<Stored>>>; 2] = [const { OnceLock::new() }; 2];
+        STORES[self as usize].get_or_init(|| [true, false].map(|is_closed| store(self, is_closed)).to_vec())
+    }
+}
+
+fn store(place: Place, is_closed: bool) -> Vec<Stored> {
     let (vfs, mut rng) = (MemVfs::new(), SeededRng::new(1));
-    let store = Store::open(vfs.clone(), options()).expect("open");
+    let store = Store::open(place.vfs(vfs.clone()), options()).expect("open");
+    assert_eq!(store.writes_twice(), place == Place::Tearing);
     for (name, options) in tables() {
         let table = store.create_table(name, options).expect("create");
         for _ in 0..20 {
@@ -111,7 +147,7 @@ fn files(vfs: &Arc<MemVfs>) -> Vec<Stored> {
     vfs.list().expect("list").into_iter().map(stored).collect()
 }
 
-fn vfs_of(files: &[Stored]) -> Arc<MemVfs> {
+fn vfs_of(place: Place, files: &[Stored]) -> Arc<dyn Vfs> {
     let vfs = MemVfs::new();
     for Stored { name, len, runs } in files {
         let file = vfs.create(name, StreamHint::Data).expect("create");
@@ -122,20 +158,17 @@ fn vfs_of(files: &[Stored]) -> Arc<MemVfs> {
             file.write_at(*at, &buf).expect("write");
         }
     }
-    vfs
+    place.vfs(vfs)
 }
 
-/// Forges a number in a page, a group of the log or the control file, and seals that.
-fn forge(files: &mut [Stored], rng: &mut SeededRng) {
+/// Forges a number in a page, a group of the log, the control file or the doublewrite file, and seals that.
+fn forge(place: Place, files: &mut [Stored], rng: &mut SeededRng) {
     // Every part that starts with a magic number: file, run, offset in the run.
     let mut parts = Vec::new();
     for (file, Stored { name, runs, .. }) in files.iter().enumerate() {
         for (run, (_, bytes)) in runs.iter().enumerate() {
             for at in (0..bytes.len()).step_by(SECTOR) {
-                if [&b"LcPg"[..], b"LcRB", b"LcWG", b"LacunaDB"]
-                    .iter()
-                    .any(|magic| bytes[at..].starts_with(magic))
-                {
+                if place.magics().iter().any(|magic| bytes[at..].starts_with(magic)) {
                     // There are few of the system's pages, and they lead to all others.
                     let weight =
                         if name.starts_with("t000000") && !name.starts_with("t0000001") { 5 } else { 1 };
@@ -163,18 +196,18 @@ fn forge(files: &mut [Stored], rng: &mut SeededRng) {
 }
 
 /// Forges the files of a store and uses it; `case` says how to do that again.
-pub(crate) fn try_files(mut rng: SeededRng, case: String) -> Outcome {
-    let stores = stores();
+pub(crate) fn try_files(place: Place, mut rng: SeededRng, case: String) -> Outcome {
+    let stores = place.stores();
     let mut files = stores[rng.below(stores.len() as u64) as usize].clone();
     for _ in 0..=rng.below(3) {
-        forge(&mut files, &mut rng);
+        forge(place, &mut files, &mut rng);
     }
     let _watchdog = watch(case);
-    if let Ok(store) = Store::open_read_only(vfs_of(&files), options()) {
+    if let Ok(store) = Store::open_read_only(vfs_of(place, &files), options()) {
         look_at(&store);
         let _ = store.check();
     }
-    let vfs = vfs_of(&files);
+    let vfs = vfs_of(place, &files);
     let Ok(store) = Store::open(vfs.clone(), options()) else {
         return Outcome::refused();
     };
