@@ -26,7 +26,7 @@ fn forged_files_whose_pages_are_written_twice_are_errors_or_harmless() {
 /// Seeds that once ended in a panic, in no end, or in a store that was not as sound as `check` said.
 #[test]
 fn what_was_found_stays_mended() {
-    for seed in [11335, 15504, 15689, 17851, 19980, 21459, 28965, 31085, 52778] {
+    for seed in [11335, 15504, 15689, 17851, 19980, 21459, 28965, 31085, 52778, 2_070_196] {
         try_seed(seed, |rng, case| try_files(Place::Atomic, rng, case));
     }
 }

@@ -239,6 +239,7 @@ impl UndoLog {
         let mut first;
         if !file.slots.is_made(self.slot) {
             let mut allocator = Allocator::latch(&file.pager, space)?;
+            file.pager.pool().must_not_be_mine(space, self.first())?; // the free list may name it
             let bound = allocator.extra().max(u64::from(self.slot) + 1);
             allocator.set_extra(mtr, bound);
             file.slots.set_made(self.slot);

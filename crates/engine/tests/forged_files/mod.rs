@@ -215,7 +215,12 @@ pub(crate) fn try_files(place: Place, mut rng: SeededRng, case: String) -> Outco
     look_at(&store);
     let changed = change(&store, &mut rng).and_then(|()| settle(&store));
     // Or it is left as a crash leaves it.
-    let closed = if rng.chance(70) { store.close() } else { Ok(drop(store)) };
+    let mut closed = Ok(());
+    if rng.chance(70) {
+        closed = store.close();
+    } else {
+        drop(store);
+    }
     if is_sound {
         // A forged name is a name: the table that is to be dropped may have another one, or the name of another kind.
         match changed {
