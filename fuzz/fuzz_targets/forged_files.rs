@@ -5,5 +5,11 @@
 mod driver;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    driver::try_files(lacuna_sim::SeededRng::choosing(bytes), "the input of this run".into());
+    // The first byte says whether pages may be torn.
+    let (place, bytes) = match bytes.split_first() {
+        Some((first, bytes)) if first % 2 == 1 => (driver::Place::Tearing, bytes),
+        Some((_, bytes)) => (driver::Place::Atomic, bytes),
+        None => return,
+    };
+    driver::try_files(place, lacuna_sim::SeededRng::choosing(bytes), "the input of this run".into());
 });

@@ -6,6 +6,8 @@
 //! removal is durable; a file without a row is removed when the store is opened. So a crash leaves a table
 //! whole or not at all.
 
+use std::borrow::Cow;
+
 use lacuna_page::{Algorithm, Codec};
 
 use crate::{
@@ -75,11 +77,7 @@ impl Row {
     }
 
     pub(crate) fn decode(name: &str, row: &[u8]) -> Result<Row> {
-        let bad = |reason: &str| Error::Corrupt {
-            what: "catalog".into(),
-            at: format!("table {name}"),
-            reason: reason.into(),
-        };
+        let bad = |reason: &str| bad_row(name, reason);
         let row: &[u8; ROW_BYTES] = row.try_into().map_err(|_| bad("row has a wrong length"))?;
         if row[0] != VERSION
             || row[13] > 1
@@ -109,8 +107,14 @@ impl Row {
         if decoded.encode() != *row {
             return Err(bad("stray bytes"));
         }
-        Ok(decoded)
+        let is_named = if name == DEFAULTS { id == CATALOG_TABLE } else { id >= FIRST_TABLE };
+        is_named.then_some(decoded).ok_or_else(|| bad(&format!("number {} is not for tables", id.0)))
     }
+}
+
+/// A row that no version writes.
+pub(crate) fn bad_row(name: &str, reason: impl Into<String>) -> Error {
+    Error::Corrupt { what: "catalog".into(), at: format!("table {name}"), reason: reason.into() }
 }
 
 /// Removes the file of a table that has no row, durably, and drops its pages from the pool. The table is no longer in
@@ -126,6 +130,16 @@ pub(crate) fn remove_file(engine: &TxnEngine, space: &Space) -> Result<()> {
     // Handles of the table keep the file open, and on most VFSs its space with it. No other component uses the file.
     let _ = space.file().set_len(0);
     Ok(())
+}
+
+/// The name under which a row is stored, [`DEFAULTS`] included.
+pub(crate) fn decode_name(key: &[u8]) -> Result<String> {
+    let name = String::from_utf8_lossy(key);
+    let is_a_name = matches!(name, Cow::Borrowed(DEFAULTS)) || check_name(&name).is_ok();
+    match name {
+        Cow::Borrowed(name) if is_a_name => Ok(name.into()),
+        name => Err(bad_row(&name, "not a name that a table can have")),
+    }
 }
 
 /// Refuses names that the catalog cannot hold.

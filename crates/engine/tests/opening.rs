@@ -278,3 +278,22 @@ fn a_table_is_not_opened_with_other_options_than_it_has() {
     store.alter_table("t", TableKind::Plain).expect("alter");
     assert_eq!(store.open_table("t", TableOptions::default()).expect("as it is now").id(), id);
 }
+
+/// Somebody put a directory in the log's place: what was opened could not be changed.
+#[test]
+fn a_log_that_cannot_be_written_is_refused_at_once() {
+    let device = Arc::new(MemDevice::new(64 << 20));
+    Nvmfs::format(device.clone(), &nvmfs::FormatOptions::default()).expect("format");
+    let fs = Arc::new(Nvmfs::open(device, nvmfs::Options::default()).expect("open"));
+    let vfs: Arc<dyn Vfs> = fs.directory("/", true).expect("directory");
+    let store = Store::open(vfs.clone(), options(false)).expect("open");
+    fill(&store, "t");
+    store.close().expect("close");
+    vfs.remove("wal.000000").expect("remove");
+    drop(Store::open_read_only(vfs.clone(), options(false)).expect("its log is empty"));
+    fs.posix().mkdir(nvmfs::Ino::ROOT, b"wal.000000", 0o755, nvmfs::posix::Caller::default()).expect("mkdir");
+    for open in [Store::open, Store::open_read_only] {
+        let error = open(vfs.clone(), options(false)).err().expect("it cannot be changed").to_string();
+        assert!(error.contains("wal.000000") && error.contains("not a regular file"), "{error}");
+    }
+}

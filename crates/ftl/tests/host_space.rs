@@ -4,60 +4,14 @@
 #![cfg(not(feature = "shuttle"))]
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-        mpsc,
-    },
+    sync::{Arc, mpsc},
     thread,
     time::Duration,
 };
 
-use lacuna_device::{BlockDevice, DeviceStats, Error as DeviceError, Geometry, MemDevice, Patient, Result};
+use lacuna_device::{BlockDevice, Error as DeviceError, Patient};
 use lacuna_ftl::{CheckDepth, Error, FormatOptions, Ftl, Lba, Op, Options, Stream};
-
-/// A device in memory without space for new segments while it is full.
-struct Host {
-    below: MemDevice,
-    is_full: AtomicBool,
-}
-
-impl BlockDevice for Host {
-    fn geometry(&self) -> Geometry {
-        self.below.geometry()
-    }
-
-    fn name(&self) -> &str {
-        "host"
-    }
-
-    fn is_sparse(&self) -> bool {
-        true
-    }
-
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
-        self.below.read_at(offset, buf)
-    }
-
-    fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
-        match self.is_full.load(Ordering::SeqCst) {
-            true => Err(DeviceError::Full { what: "host".into() }),
-            false => self.below.write_at(offset, data),
-        }
-    }
-
-    fn sync(&self) -> Result<()> {
-        self.below.sync()
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> Result<()> {
-        self.below.discard(offset, len)
-    }
-
-    fn stats(&self) -> DeviceStats {
-        self.below.stats()
-    }
-}
+use lacuna_sim::FullHost;
 
 const BLOCK: usize = 16384;
 
@@ -78,8 +32,8 @@ fn holds(ftl: &Ftl, at: u64, byte: u8) {
 }
 
 /// A store that has space, with eight blocks of ones that were flushed.
-fn store() -> (Arc<Host>, Arc<dyn BlockDevice>, Ftl) {
-    let host = Arc::new(Host { below: MemDevice::new(64 << 20), is_full: AtomicBool::new(false) });
+fn store() -> (Arc<FullHost>, Arc<dyn BlockDevice>, Ftl) {
+    let host = FullHost::new(64 << 20);
     let device: Arc<dyn BlockDevice> = Arc::new(Patient::new(Arc::clone(&host) as _).expect("a thread"));
     Ftl::format(Arc::clone(&device), &FormatOptions::default()).expect("formats");
     let ftl =
@@ -96,7 +50,7 @@ fn store() -> (Arc<Host>, Arc<dyn BlockDevice>, Ftl) {
 fn a_store_closes_although_its_host_stays_full() {
     let (host, _, ftl) = store();
     assert_eq!(ftl.stats().unflushed_batches, 0);
-    host.is_full.store(true, Ordering::SeqCst);
+    host.set_full(true);
     write(&ftl, 8, 2).expect("accepted");
     write(&ftl, 1, 3).expect("accepted");
     thread::scope(|scope| {
@@ -111,7 +65,7 @@ fn a_store_closes_although_its_host_stays_full() {
     });
     assert!(ftl.failure().is_some(), "it is stopped");
     drop(ftl);
-    host.is_full.store(false, Ordering::SeqCst);
+    host.set_full(false);
     let ftl = Ftl::open(host, Options::default()).expect("opens");
     for at in [0, 2, 7] {
         holds(&ftl, at, 1);
@@ -123,7 +77,7 @@ fn a_store_closes_although_its_host_stays_full() {
 fn a_host_without_space_stops_nothing() {
     let (host, device, ftl) = store();
 
-    host.is_full.store(true, Ordering::SeqCst);
+    host.set_full(true);
     let (sender, flushed) = mpsc::channel();
     thread::scope(|scope| {
         // Accepted before anybody knows; its flush is what meets the full host.
@@ -142,7 +96,7 @@ fn a_host_without_space_stops_nothing() {
         assert_eq!(ftl.failure(), None);
         assert!(flushed.try_recv().is_err(), "nothing is promised that may be lost");
 
-        host.is_full.store(false, Ordering::SeqCst);
+        host.set_full(false);
         flushed.recv().expect("ends").expect("flushes");
     });
     while ftl.waits_for_space() {

@@ -133,7 +133,7 @@ pub enum SetGroupId {
     Goes,
     /// The kernel says nothing, and of the caller's groups only the first is known. By that group alone a team's
     /// directory would lose the bit to the team's members, so directories keep it.
-    ByFirstGroup(Caller),
+    ByFirstGroup,
 }
 
 /// The inode that a name stands for.
@@ -683,26 +683,32 @@ impl Service {
         name: &[u8],
         value: &[u8],
         mode: XattrMode,
+        caller: Caller,
         set_group_id: SetGroupId,
     ) -> Result<()> {
         let _timer = self.latencies.time(Kind::Change);
         no_label(name)?;
         let ino = Self::ino(number)?;
         if name == ACL {
-            self.checked("setxattr", number, self.drop_set_group_id(ino, set_group_id))?;
+            self.checked("setxattr", number, self.drop_set_group_id(ino, caller, set_group_id))?;
         }
         let posix = self.posix_for(caller);
         self.checked("setxattr", number, self.with_space(|| posix.setxattr(ino, name, value, mode)))
     }
 
     /// Takes set-group-id away before an access control list is set: the kernel leaves that to the file system.
-    fn drop_set_group_id(&self, ino: Ino, set_group_id: SetGroupId) -> lacuna_nvmfs::Result<()> {
+    fn drop_set_group_id(
+        &self,
+        ino: Ino,
+        caller: Caller,
+        set_group_id: SetGroupId,
+    ) -> lacuna_nvmfs::Result<()> {
         let attr = self.posix.getattr(ino)?;
         let perm = u32::from(attr.perm);
         let goes = match set_group_id {
             SetGroupId::Stays => false,
             SetGroupId::Goes => true,
-            SetGroupId::ByFirstGroup(caller) => {
+            SetGroupId::ByFirstGroup => {
                 caller.uid != 0 && attr.kind != FileKind::Directory && attr.gid != caller.gid
             }
         };

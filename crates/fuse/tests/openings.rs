@@ -57,6 +57,7 @@ fn write_to(opening: Opening, data: &[u8], flags: i32) -> WriteRequest<'_> {
         kill_privileges: None,
         is_direct: opening == Opening::Direct,
         from_cache: false,
+        caller: Caller::default(),
     }
 }
 

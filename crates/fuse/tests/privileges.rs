@@ -44,20 +44,20 @@ fn a_list_of_somebody_outside_of_the_group_takes_set_group_id() {
     let file = service.create(ROOT, b"file", FILE_MODE, by(5, 6)).expect("makes").ino.number();
     let dir = service.mkdir(ROOT, b"d", 0o2755, by(5, 6)).expect("makes").ino.number();
     let set_up = SetAttr { mode: Some(0o2755), ..SetAttr::default() };
-    for (number, name, set_group_id, expected) in [
-        (file, &b"user.x"[..], ByFirstGroup(by(5, 7)), 0o2755),
-        (file, b"user.x", Goes, 0o2755),
-        (file, ACL, ByFirstGroup(by(0, 0)), 0o2640),
-        (file, ACL, ByFirstGroup(by(5, 6)), 0o2640),
-        (file, ACL, ByFirstGroup(by(5, 7)), 0o640),
-        (dir, ACL, ByFirstGroup(by(5, 7)), 0o2640),
-        (file, ACL, Stays, 0o2640),
-        (file, ACL, Goes, 0o640),
-        (dir, ACL, Stays, 0o2640),
-        (dir, ACL, Goes, 0o640),
+    for (number, name, caller, set_group_id, expected) in [
+        (file, &b"user.x"[..], by(5, 7), ByFirstGroup, 0o2755),
+        (file, b"user.x", by(5, 7), Goes, 0o2755),
+        (file, ACL, by(0, 0), ByFirstGroup, 0o2640),
+        (file, ACL, by(5, 6), ByFirstGroup, 0o2640),
+        (file, ACL, by(5, 7), ByFirstGroup, 0o640),
+        (dir, ACL, by(5, 7), ByFirstGroup, 0o2640),
+        (file, ACL, by(5, 7), Stays, 0o2640),
+        (file, ACL, by(5, 7), Goes, 0o640),
+        (dir, ACL, by(5, 7), Stays, 0o2640),
+        (dir, ACL, by(5, 7), Goes, 0o640),
     ] {
         service.setattr(number, &set_up).expect("changes");
-        service.setxattr(number, name, &acl(&LIST), XattrMode::Set, set_group_id).expect("sets");
+        service.setxattr(number, name, &acl(&LIST), XattrMode::Set, caller, set_group_id).expect("sets");
         assert_eq!(service.getattr(number).map(|attr| attr.perm), Ok(expected), "{set_group_id:?}");
     }
     assert_eq!(service.getxattr(file, ACL), Ok(acl(&LIST)), "a mode and a list agree");
@@ -73,7 +73,7 @@ fn the_umask_gives_way_to_a_default_list() {
     let made = |name| service.create(dir, name, 0o100_666, caller).expect("makes").perm;
     assert_eq!(made(b"masked"), 0o600);
     let default = b"system.posix_acl_default";
-    service.setxattr(dir, default, &acl(&LIST), XattrMode::Set, SetGroupId::Stays).expect("sets");
+    service.setxattr(dir, default, &acl(&LIST), XattrMode::Set, by(0, 0), SetGroupId::Stays).expect("sets");
     assert_eq!(made(b"listed"), 0o640);
     let fifo = service.mknod(dir, b"fifo", 0o010_666, 0, caller).expect("makes");
     assert_eq!(fifo.perm, 0o640);
@@ -112,7 +112,7 @@ fn only_root_sees_that_there_are_attributes_of_roots() {
     let service = service();
     let file = service.create(ROOT, b"file", FILE_MODE, by(5, 6)).expect("makes").ino.number();
     for name in [&b"trusted.a"[..], b"user.b", b"trusted.c"] {
-        service.setxattr(file, name, b"value", XattrMode::Set, SetGroupId::Stays).expect("sets");
+        service.setxattr(file, name, b"value", XattrMode::Set, by(0, 0), SetGroupId::Stays).expect("sets");
     }
     assert_eq!(service.listxattr(file, by(0, 0)).as_deref(), Ok(&b"trusted.a\0trusted.c\0user.b\0"[..]));
     assert_eq!(service.listxattr(file, by(5, 6)).as_deref(), Ok(&b"user.b\0"[..]));

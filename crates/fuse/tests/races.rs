@@ -44,7 +44,9 @@ fn use_file(service: &Service, number: u64) {
     service.release(number).expect("closes");
     let changes = SetAttr { mode: Some(0o600), size: Some(600), ..SetAttr::default() };
     assert_eq!(service.setattr(number, &changes).expect("changes").size, 600);
-    service.setxattr(number, b"user.x", &[2; 900], XattrMode::Set, SetGroupId::Stays).expect("sets");
+    service
+        .setxattr(number, b"user.x", &[2; 900], XattrMode::Set, Caller::default(), SetGroupId::Stays)
+        .expect("sets");
     assert_eq!(service.getxattr(number, b"user.x").expect("is there"), [2; 900]);
     assert_eq!(service.listxattr(number, Caller::default()).expect("lists"), b"user.x\0");
     service.removexattr(number, b"user.x").expect("removes");

@@ -226,7 +226,9 @@ fn with_sync_every_change_is_durable_when_it_is_answered() {
         ("unlink", &|| service.unlink(ROOT, b"moved")),
         ("rmdir", &|| service.rmdir(ROOT, b"d")),
         ("fallocate", &|| service.fallocate(file, 0, 512, 3, caller)),
-        ("setxattr", &|| service.setxattr(file, b"user.a", b"b", XattrMode::Set, SetGroupId::Stays)),
+        ("setxattr", &|| {
+            service.setxattr(file, b"user.a", b"b", XattrMode::Set, Caller::default(), SetGroupId::Stays)
+        }),
         ("removexattr", &|| service.removexattr(file, b"user.a")),
     ];
     for (what, change) in changes {
@@ -409,7 +411,8 @@ fn files_of_a_mount_have_no_labels_of_their_own() {
     let file = create(&service, "file");
     let label = b"security.selinux";
     assert_eq!(service.getxattr(file, label), Err(Os::OPNOTSUPP.into()));
-    let set = service.setxattr(file, label, b"system_u", XattrMode::Set, SetGroupId::Stays);
+    let set =
+        service.setxattr(file, label, b"system_u", XattrMode::Set, Caller::default(), SetGroupId::Stays);
     assert_eq!(set, Err(Os::OPNOTSUPP.into()));
     assert_eq!(service.getxattr(file, b"security.other"), Err(Os::NODATA.into()));
 }

@@ -3,8 +3,8 @@
 
 mod forged_store;
 
-use forged_store::{Outcome, kinds, try_store};
-use lacuna_sim::{SeededRng, for_each_seed, forge::Structure, peak_memory_bytes};
+use forged_store::{kinds, try_store};
+use lacuna_sim::forge::{Structure, try_seed, try_seeds};
 
 /// Memory that any of these stores of some megabytes may take.
 const MEMORY_BYTES_MAX: u64 = 512 << 20;
@@ -18,21 +18,13 @@ fn every_kind_of_structure_is_forged() {
 
 #[test]
 fn forged_images_are_errors_or_harmless() {
-    let mut all = Outcome::default();
-    for_each_seed(60, |seed| {
-        all.add(&try_store(SeededRng::new(seed), format!("LACUNA_SEED={seed}")));
-        assert!(peak_memory_bytes() < MEMORY_BYTES_MAX, "seed {seed} took {} bytes", peak_memory_bytes());
-    });
-    println!("{all:?}");
-    if all.cases >= 60 {
-        assert!(all.opened > 0 && all.refused > 0 && all.called_sound > 0 && all.findings > 0, "{all:?}");
-    }
+    try_seeds(60, MEMORY_BYTES_MAX, try_store);
 }
 
 /// Seeds that once ended in a panic, in no end, or in a store that was not as sound as `check` said.
 #[test]
 fn what_was_found_stays_mended() {
     for seed in [1309, 16740, 58964, 61850, 64254, 81532, 300_023] {
-        try_store(SeededRng::new(seed), format!("LACUNA_SEED={seed}"));
+        try_seed(seed, try_store);
     }
 }

@@ -6,7 +6,7 @@
 //! - [`FaultRates`] goes beyond that contract: a [`SimDevice`] then loses and misdirects writes, returns stale data or
 //!   delays discards, without an error. [`Fault`] records each.
 //! - [`BeforeReads`] calls a hook before each read of any device, [`HookedVfs`] calls [`Hooks`] around the calls of
-//!   any VFS, [`unreadable`] makes byte ranges of a device fail.
+//!   any VFS, [`unreadable`] makes byte ranges of a device fail, a [`FullHost`] has no space for writes.
 //! - [`forge`] changes stores behind their checksums, as an attacker would.
 //! - [`Watchdog`] and [`peak_memory_bytes`] limit what a test may take.
 //! - [`CutTally`] counts where power cuts fell, so that a matrix which misses a place fails.
@@ -26,6 +26,7 @@ mod crash;
 mod device;
 mod faults;
 pub mod forge;
+mod full_host;
 mod hooked;
 mod limits;
 pub mod mutation;
@@ -38,6 +39,7 @@ mod vfs;
 pub use before_reads::{BeforeReads, unreadable};
 pub use device::SimDevice;
 pub use faults::{Fault, FaultRates};
+pub use full_host::FullHost;
 pub use hooked::{HookedVfs, Hooks};
 pub use limits::{Watchdog, peak_memory_bytes};
 pub use rng::SeededRng;

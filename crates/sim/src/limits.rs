@@ -1,6 +1,7 @@
 //! Limits of time and memory for tests whose input might make the code run or grow without end.
 
 use std::{
+    io::Write,
     sync::mpsc::{RecvTimeoutError, Sender, channel},
     thread,
     time::Duration,
@@ -18,7 +19,8 @@ impl Watchdog {
         let (alive, ended) = channel();
         thread::spawn(move || {
             if ended.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
-                eprintln!("goes on for ever: {case}");
+                // Not by eprintln, which the test harness keeps until a test has ended.
+                let _ = writeln!(std::io::stderr(), "goes on for ever: {case}");
                 std::process::abort();
             }
         });

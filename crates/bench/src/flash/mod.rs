@@ -11,6 +11,8 @@
 //! 2. A block's `valid` is the number of its pages that have an owner; pages from `written` on have
 //!    none.
 //! 3. A block is exactly one of: free, an append point, or closed (written to its end).
+//!    Blocks are numbered in the order of their first use, and take no memory before: the size that a trace or an option
+//!    names may be that of no drive.
 //! 4. Whenever the host takes a free block another one is left, which collection may take; collection frees at least as
 //!    many as it takes.
 //!
@@ -159,10 +161,12 @@ pub struct FlashModel {
     capacity_pages: u64,
     /// Logical to physical page.
     map: HashMap<u64, u64>,
-    /// Physical to logical page.
+    /// Physical to logical page, of the blocks that were used.
     owner: Vec<u64>,
+    /// Those that were used, of `blocks_max`.
     blocks: Vec<Block>,
-    /// Free blocks by wear.
+    blocks_max: usize,
+    /// Blocks that were erased, by wear.
     free: BTreeSet<(u64, usize)>,
     /// Append points of host and collection.
     append: [Option<usize>; 2],
@@ -196,16 +200,15 @@ impl FlashModel {
         if blocks * u128::from(block_pages) > u128::from(u32::MAX) {
             return refuse("a drive of 2^32 pages or more; choose larger pages");
         }
-        let blocks = blocks as usize;
-        let empty = Block { state: State::Free, valid: 0, written: 0, erases: 0 };
         Ok(FlashModel {
             options,
             block_pages,
             capacity_pages,
             map: HashMap::new(),
-            owner: vec![NO_PAGE; blocks * block_pages as usize],
-            blocks: vec![empty; blocks],
-            free: (0..blocks).map(|block| (0, block)).collect(),
+            owner: Vec::new(),
+            blocks: Vec::new(),
+            blocks_max: blocks as usize,
+            free: BTreeSet::new(),
             append: [None; 2],
             buffer: VecDeque::new(),
             counters: FlashReport::default(),
@@ -315,11 +318,18 @@ impl FlashModel {
 
     fn open_block(&mut self, writer: Writer) -> usize {
         if matches!(writer, Writer::Host) {
-            while self.free.len() < 2 {
+            while self.blocks_max - self.blocks.len() + self.free.len() < 2 {
                 self.collect();
             }
         }
-        let (_, number) = self.free.pop_first().expect("collection has a free block (invariant 4)");
+        // What was never used is the least worn.
+        let number = if self.blocks.len() < self.blocks_max {
+            self.blocks.push(Block { state: State::Free, valid: 0, written: 0, erases: 0 });
+            self.owner.resize(self.blocks.len() * self.block_pages as usize, NO_PAGE);
+            self.blocks.len() - 1
+        } else {
+            self.free.pop_first().expect("collection has a free block (invariant 4)").1
+        };
         self.blocks[number].state = State::Append;
         self.append[writer as usize] = Some(number);
         number
@@ -354,13 +364,14 @@ impl FlashModel {
     pub fn report(&mut self) -> Result<FlashReport> {
         self.drain()?;
         let erases = self.blocks.iter().map(|block| block.erases);
+        let are_all_used = self.blocks.len() == self.blocks_max;
         Ok(FlashReport {
             capacity_bytes: self.capacity_pages * self.options.page_bytes,
-            blocks: self.blocks.len() as u64,
+            blocks: self.blocks_max as u64,
             live_bytes: self.map.len() as u64 * self.options.page_bytes,
-            erases_min: erases.clone().min().unwrap_or(0),
+            erases_min: erases.clone().min().filter(|_| are_all_used).unwrap_or(0),
             erases_max: erases.max().unwrap_or(0),
-            erases_mean: self.counters.erases as f64 / self.blocks.len() as f64,
+            erases_mean: self.counters.erases as f64 / self.blocks_max as f64,
             ..self.counters
         })
     }

@@ -163,6 +163,20 @@ fn nonsense_is_refused_and_a_full_drive_says_so() {
     assert!(matches!(full, Error::Full { .. }), "{full}");
 }
 
+/// A trace may name any, and so may whoever types it.
+#[test]
+fn a_size_takes_no_memory() {
+    for (capacity, page_bytes) in [(1 << 45, 16 << 10), (1 << 30, 1)] {
+        let options = FlashOptions { page_bytes, ..FlashOptions::default() };
+        let mut model = FlashModel::new(capacity, options).unwrap();
+        model.apply(TraceOp::Write { offset: 0, len: 4 * page_bytes }).unwrap();
+        let report = model.report().unwrap();
+        assert!(report.blocks > 100 && report.erases_min == 0, "{report:?}");
+        assert_eq!(model.owner.len() as u64, options.erase_block_bytes / page_bytes);
+        model.check();
+    }
+}
+
 #[test]
 fn the_peak_is_the_smallest_drive() {
     let mut trace: Vec<TraceOp> = (0..10).map(write).collect();

@@ -5,7 +5,9 @@
 //!
 //! 1. A file leaves the table only when no handle of it is left and it was synced since its last
 //!    write, so a sync of the VFS reaches every write.
-//! 2. Names are durable when `create`, `remove` and `rename` return, and when the VFS is opened: each syncs the
+//! 2. What is opened is a regular file of the directory: no link is followed, and whatever else has the name of a file is
+//!    refused before it is read or written. Directories may come from strangers.
+//! 3. Names are durable when `create`, `remove` and `rename` return, and when the VFS is opened: each syncs the
 //!    directory.
 //!
 //! Nothing here is atomic or ordered, and [`File::props`] reports that.
@@ -41,6 +43,9 @@ const LOCK_NAME: &str = ".lacuna-lock";
 
 /// Unit of `st_blocks` in bytes, whatever the file system.
 const STAT_BLOCK_BYTES: u64 = 512;
+
+/// Opening follows no link, and waits for nobody at the other end of a FIFO.
+const NO_OTHER_KINDS: OFlags = OFlags::NOFOLLOW.union(OFlags::NONBLOCK);
 
 /// How to open a [`DirVfs`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -91,10 +96,12 @@ impl DirVfs {
             &directory,
             Path::new(LOCK_NAME),
             name.clone(),
-            OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW,
+            OFlags::RDWR | OFlags::CREATE | NO_OTHER_KINDS,
         )
         .and_then(PositionalFile::in_sectors)
         .map_err(|source| error(&format!("create {LOCK_NAME} in the directory"), source))?;
+        // It is probed for holes, which must not cost anybody's data.
+        must_be_regular(&lock.file, Some(0)).map_err(|source| error(LOCK_NAME, source))?;
         match rustix::fs::flock(&lock.file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
             Err(Errno::WOULDBLOCK) => return Err(Error::Busy { path: PathBuf::from(path) }),
@@ -149,13 +156,14 @@ impl DirVfs {
 
     fn open_file(&self, name: &str, flags: OFlags) -> Result<Arc<DirFile>> {
         let access = if self.options.read_only { OFlags::RDONLY } else { OFlags::RDWR };
-        let flags = access | OFlags::NOFOLLOW | flags;
+        let flags = access | NO_OTHER_KINDS | flags;
         let full_name = format!("{}/{name}", self.name);
-        let opened = PositionalFile::open_in(&self.directory, Path::new(name), full_name, flags);
+        let opened = PositionalFile::open_in(&self.directory, Path::new(name), full_name.clone(), flags);
         let file = opened.and_then(PositionalFile::in_sectors).map_err(|source| {
             let errno = Errno::from_io_error(&source);
             errno.map_or_else(|| Error::io(name, source), |errno| self.error(name, "open", errno))
         })?;
+        must_be_regular(&file.file, None).map_err(|source| Error::io(full_name, source))?;
         let mut files = self.files.lock();
         let is_kept = |file: &Arc<DirFile>| file.is_dirty() && !is_broken(Rule::ClosedFilesKept);
         files.by_id.retain(|_, file| Arc::strong_count(file) > 1 || is_kept(file)); // invariant 1
@@ -182,6 +190,18 @@ impl DirVfs {
             }
         }
         Ok(bytes)
+    }
+}
+
+/// Refuses what is no regular file (invariant 2), or has another length.
+fn must_be_regular(file: &fs::File, len: Option<u64>) -> io::Result<()> {
+    let metadata = file.metadata()?;
+    match metadata.is_file() && len.is_none_or(|len| metadata.len() == len) {
+        true => Ok(()),
+        false => {
+            let what = if len == Some(0) { "not an empty regular file" } else { "not a regular file" };
+            Err(io::Error::new(io::ErrorKind::InvalidInput, what))
+        }
     }
 }
 

@@ -104,3 +104,40 @@ fn bad_directories_and_ranges_are_named() {
     let gone = BatchOp::Punch { file: FileId(77), offset: 0, len: 512 };
     assert!(matches!(vfs.write_batch(&[gone]), Err(Error::NotFound { .. } | Error::BadRange { .. })));
 }
+
+/// In the directory of a stranger names of files are taken by links, FIFOs and the like (invariant 2).
+#[test]
+fn only_regular_files_are_opened() {
+    let (directory, vfs) = vfs();
+    let victim = tempfile::NamedTempFile::new().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    std::os::unix::fs::symlink(victim.path(), at("link")).unwrap();
+    rustix::fs::mknodat(rustix::fs::CWD, at("fifo"), FileType::Fifo, Mode::RWXU, 0).unwrap();
+    fs::create_dir(at("directory")).unwrap();
+    drop(std::os::unix::net::UnixListener::bind(at("socket")).unwrap());
+    drop(vfs);
+    for read_only in [false, true] {
+        let vfs = DirVfs::open(directory.path(), DirOptions { read_only }).unwrap();
+        for name in ["link", "fifo", "directory", "socket"] {
+            let error = vfs.open(name, StreamHint::Data).err().unwrap_or_else(|| panic!("{name} was opened"));
+            assert!(error.to_string().contains(name), "{error}");
+        }
+        assert!(vfs.list().unwrap().is_empty());
+    }
+}
+
+/// The lock is probed for holes: the start of what has its name would become zeros.
+#[test]
+fn only_an_empty_file_is_the_lock() {
+    let (directory, vfs) = vfs();
+    drop(vfs);
+    let lock = directory.path().join(LOCK_NAME);
+    fs::write(&lock, [7; 9000]).unwrap();
+    let open =
+        || DirVfs::open(directory.path(), DirOptions::default()).err().expect("it is no lock").to_string();
+    assert!(open().contains("not an empty regular file"), "{}", open());
+    assert!(fs::read(&lock).unwrap() == [7; 9000]);
+    fs::remove_file(&lock).unwrap();
+    rustix::fs::mknodat(rustix::fs::CWD, &lock, FileType::Fifo, Mode::RWXU, 0).unwrap();
+    assert!(open().contains("not an empty regular file"), "{}", open());
+}

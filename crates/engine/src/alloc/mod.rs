@@ -121,6 +121,7 @@ impl<'a> Allocator<'a> {
         let head = PageNo(u64_at(&self.header, FREE_HEAD));
         if head.0 == 0 {
             let page = PageNo(u64_at(&self.header, USED));
+            self.pager.pool().must_not_be_mine(self.space, page)?;
             self.space.reserve(page)?;
             self.put(mtr, USED, page.0 + 1);
             return Ok(self.pager.create(self.space, page));
@@ -253,3 +254,6 @@ pub(crate) const LAYOUT: &[(&str, usize, usize, &str)] = &[
     ("free", LISTED, 4, "listed"),
     ("free", ENTRIES, 0, "pages"),
 ];
+
+#[cfg(test)]
+mod tests;

@@ -71,6 +71,9 @@ fn drop_last(pager: &Pager, space: &Arc<Space>, log_bytes: u64) -> Result<Option
     let entries_max = (log_bytes / LOG_SHARE) as usize / ENTRY_BYTES;
     let mut head = allocator.first_part(entries_max)?;
     head.free.sort_unstable();
+    if let Some(twice) = head.free.windows(2).find(|pair| pair[0] == pair[1]) {
+        return Err(corrupt(space, twice[0], "twice in the free list"));
+    }
     let last = head.free.iter().rev().zip((0..used).rev()).take_while(|(page, last)| page.0 == *last);
     let dropped = last.count();
     if dropped == 0 {

@@ -191,6 +191,10 @@ impl Flusher {
         self.control.root().checkpoint
     }
 
+    pub(crate) fn control(&self) -> &Control {
+        &self.control
+    }
+
     pub(crate) fn vfs(&self) -> &dyn Vfs {
         &*self.vfs
     }

@@ -20,11 +20,12 @@
 //! `ordered` VFS handles that itself. Elsewhere recovery relies on nothing that it has only read: names are synced
 //! before they are listed, the control file is rewritten with the epoch, groups and pages as above.
 
+pub(crate) mod counters;
 pub(crate) mod read_only;
 mod replay;
 
 use std::{
-    collections::VecDeque,
+    collections::{HashSet, VecDeque},
     ops::{Bound, ControlFlow},
     sync::Arc,
     time::{Duration, Instant},
@@ -34,8 +35,9 @@ use lacuna_device::{StreamHint, Vfs};
 use lacuna_page::Algorithm;
 
 use crate::{
+    alloc::Allocator,
     btree::{Direction, Tree},
-    catalog::{self, CATALOG_PAGE_BYTES, CATALOG_TABLE, Row},
+    catalog::{self, CATALOG_PAGE_BYTES, CATALOG_TABLE, FIRST_TABLE, Row},
     flush::{self, Flusher},
     mtr::Pager,
     page::undo::{State, UNDO_PAGE_BYTES},
@@ -94,11 +96,14 @@ pub(crate) fn open(vfs: Arc<dyn Vfs>, mut options: StoreOptions) -> Result<(Arc<
     let wal = Arc::new(LogFiles::open(vfs.clone(), SEGMENT_BYTES, root.salt)?);
     let started = Instant::now();
     let mut on_device = PageWrites::default();
-    let (groups, end) = survey_log(wal.clone(), root.checkpoint, &mut on_device)?;
+    let (groups, end, epoch) = survey_log(wal.clone(), root.checkpoint, &mut on_device)?;
+    let root = Root { epoch: root.epoch.max(epoch), ..root };
+    counters::must_be_left(&*vfs, &counters::of_log(&control, root.epoch, end))?;
     let mut stats = RecoveryStats {
         restored_pages: flush::restore(&*vfs, &spaces, root.checkpoint, &on_device)?,
         ..RecoveryStats::default()
     };
+    wal.must_be_writable(end)?;
     wal.wipe_behind(end)?;
     let root = Root { epoch: root.epoch + 1, ..root };
     control.write(root, true)?;
@@ -225,20 +230,23 @@ pub(crate) fn open_spaces(vfs: &dyn Vfs) -> Result<Spaces> {
             if id == CATALOG_TABLE || id == UNDO_TABLE {
                 space.set_codec(SYSTEM_CODEC);
             }
-            spaces.insert(Arc::new(space));
+            if let Some(other) = spaces.insert(Arc::new(space)) {
+                let reason = format!("holds {} and {name}, both of {id}", other.name());
+                return Err(Error::BadStore { what: vfs.name().into(), reason });
+            }
         }
     }
     Ok(spaces)
 }
 
-/// Finds where the log's groups start, and where it ends; collects the page-write records. After a failed sync, groups
+/// Finds where the log's groups start, where it ends, and the opening that wrote the last; collects the page-write records. After a failed sync, groups
 /// that read well may be in a cache only; so, unless the VFS is `ordered`, they are written again, to be synced with
 /// the wiping.
 fn survey_log(
     wal: Arc<LogFiles>,
     checkpoint: Lsn,
     on_device: &mut PageWrites,
-) -> Result<(VecDeque<Lsn>, Lsn)> {
+) -> Result<(VecDeque<Lsn>, Lsn, u64)> {
     let mut reader = LogReader::new(wal.clone(), checkpoint);
     let mut groups = VecDeque::new();
     loop {
@@ -253,9 +261,9 @@ fn survey_log(
         }
         if !is_group {
             if let Some(behind) = reader.group_behind_end()? {
-                return Err(bad_log(at, &format!("no whole group, but there is one at byte {}", behind.0)));
+                return Err(bad_log(at, &format!("no whole group, but one begins at byte {}", behind.0)));
             }
-            return Ok((groups, at));
+            return Ok((groups, at, reader.epoch()));
         }
         groups.push_back(at);
     }
@@ -293,6 +301,7 @@ fn bootstrap(parts: &Parts, on_device: &PageWrites) -> Result<Arc<Space>> {
 
 fn finish_transactions(engine: &TxnEngine, stats: &mut RecoveryStats) -> Result<()> {
     let (found, newest) = undo::survey(engine.undo())?;
+    counters::must_be_left(engine.flusher().vfs(), &[counters::of_transactions(newest)])?;
     for (log, state) in &found {
         if *state == State::Active {
             engine.txns().resume(log.txn());
@@ -328,21 +337,31 @@ pub(crate) fn read_catalog(engine: &TxnEngine) -> Result<Vec<(String, Row)>> {
     let mut rows = Vec::new();
     let all = (Bound::Unbounded, Bound::Unbounded);
     txn::scan(engine, &catalog, txn::Reader::COMMITTED, all, Direction::Forward, |key, value| {
-        let name = String::from_utf8_lossy(key).into_owned();
-        if name == catalog::DEFAULTS {
-            return ControlFlow::Continue(());
-        }
-        rows.push(Row::decode(&name, value).map(|row| (name, row)));
+        rows.push(catalog::decode_name(key).and_then(|name| Ok((Row::decode(&name, value)?, name))));
         ControlFlow::Continue(())
     })?;
-    rows.into_iter().collect()
+    let rows: Vec<_> = rows.into_iter().collect::<Result<_>>()?;
+    Ok(rows
+        .into_iter()
+        .filter(|(_, name)| name != catalog::DEFAULTS)
+        .map(|(row, name)| (name, row))
+        .collect())
 }
 
-/// Applies the catalog's settings to the tables' files.
+/// Applies the catalog's settings to the tables' files. Each row has a file of its own, made as the row says.
 pub(crate) fn load_catalog(engine: &TxnEngine) -> Result<()> {
     let rows = read_catalog(engine)?;
+    let next = next_table(engine)?;
+    let mut named = HashSet::new();
     for (name, row) in &rows {
-        let Some(space) = engine.spaces().get(row.id) else {
+        if u64::from(row.id.0) >= next {
+            return Err(catalog::bad_row(name, format!("number {} was not given to a table yet", row.id.0)));
+        }
+        if !named.insert(row.id) {
+            return Err(catalog::bad_row(name, format!("another table has number {} too", row.id.0)));
+        }
+        let space = engine.spaces().get(row.id).filter(|space| space.layout() == row.options.layout());
+        let Some(space) = space else {
             let reason = format!(
                 "the file of table {name} ({}) is missing",
                 space::file_name(row.id, row.options.layout())
@@ -361,6 +380,13 @@ pub(crate) fn load_catalog(engine: &TxnEngine) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The number of the next table (`store::tables`, invariant 1).
+pub(crate) fn next_table(engine: &TxnEngine) -> Result<u64> {
+    let catalog = engine.spaces().get(CATALOG_TABLE).expect("opened with the store");
+    let next = Allocator::latch(engine.pager(), &catalog)?.extra();
+    Ok(next.max(FIRST_TABLE.0.into()))
 }
 
 pub(crate) fn wants_holes(kind: TableKind) -> bool {

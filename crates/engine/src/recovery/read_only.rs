@@ -33,6 +33,7 @@ pub(crate) fn open(vfs: Arc<dyn Vfs>, mut options: StoreOptions) -> Result<Arc<T
     if log.next_group()?.is_some() || log.group_behind_end()?.is_some() {
         return Err(not_closed("its log is not empty"));
     }
+    wal.must_be_writable(root.checkpoint)?;
     let poison = Arc::new(Poison::read_only());
     let no_groups = (Default::default(), root.checkpoint);
     let log = Log::start(wal, root.checkpoint, no_groups, root.epoch, options.log_bytes, poison.clone())?;

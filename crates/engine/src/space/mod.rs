@@ -103,7 +103,8 @@ impl Space {
         })
     }
 
-    fn layout(&self) -> Layout {
+    /// The sizes of its pages and blocks.
+    pub(crate) fn layout(&self) -> Layout {
         Layout {
             page_bytes: self.page_bytes,
             block_bytes: self.blocks.as_ref().map(|blocks| blocks.block_bytes()),
@@ -285,8 +286,9 @@ impl Spaces {
         self.get(id)?.pin_for_work()
     }
 
-    pub(crate) fn insert(&self, space: Arc<Space>) {
-        self.by_id.write().insert(space.id, space);
+    /// Adds a table's file; returns the one that the table had before.
+    pub(crate) fn insert(&self, space: Arc<Space>) -> Option<Arc<Space>> {
+        self.by_id.write().insert(space.id, space)
     }
 
     pub(crate) fn remove(&self, id: TableId) {

@@ -213,6 +213,7 @@ impl Store {
         let _one = self.inner.ddl.lock();
         let mut named = vec![("(catalog)".to_string(), CATALOG_TABLE)];
         named.extend(recovery::read_catalog(engine)?.into_iter().map(|(name, row)| (name, row.id)));
+        recovery::counters::check(engine)?;
         engine.wait_for_purge()?;
         undo::check(engine.undo())?;
         let chains = undo::chains(engine.undo())?;

@@ -113,7 +113,7 @@ impl Store {
             .inspect_err(|_| drop(engine.flusher().vfs().remove(&file_name)));
         let space = Arc::new(space?);
         space.set_kind(options.kind);
-        engine.spaces().insert(space.clone());
+        assert!(engine.spaces().insert(space.clone()).is_none(), "invariant 1");
         let made = self.fill_table(name, &space, Row { id, options, inherits });
         if made.is_err() && engine.poison().check().is_ok() {
             // There is no row, and there will be none. The table's log records are skipped as after a drop.
@@ -356,7 +356,7 @@ mod tests {
     use lacuna_device::{MemVfs, Vfs};
 
     use super::*;
-    use crate::StoreOptions;
+    use crate::{StoreOptions, txn::Txn};
 
     /// The last step is what fails: the new row's key is locked.
     #[test]
@@ -381,5 +381,62 @@ mod tests {
         drop(store);
         let store = Store::open(vfs.clone(), StoreOptions::default()).expect("open again");
         assert_eq!((store.check().expect("check").len(), vfs.list().expect("list").len()), (3, before + 1));
+    }
+
+    /// A store whose catalog somebody changed, closed.
+    fn forged(change: impl FnOnce(&Table, &mut Txn)) -> Arc<MemVfs> {
+        let vfs = MemVfs::new();
+        let store = Store::open(vfs.clone(), quiet()).expect("open");
+        for (name, options) in [("a", TableOptions::default()), ("row", TableOptions::row_compressed(8))] {
+            store.create_table(name, options).expect("create");
+        }
+        let mut txn = store.begin_internal();
+        change(&store.catalog(), &mut txn);
+        txn.commit().expect("commit");
+        store.close().expect("close");
+        vfs
+    }
+
+    fn quiet() -> StoreOptions {
+        StoreOptions { background: false, ..StoreOptions::default() }
+    }
+
+    /// Refused however it is opened, in a line with `reason`, and no file is removed.
+    fn must_be_refused(vfs: &Arc<MemVfs>, reason: &str) {
+        let before = vfs.list().expect("list");
+        for open in [Store::open, Store::open_read_only] {
+            let error = open(vfs.clone(), quiet()).err().unwrap_or_else(|| panic!("opens: {reason}"));
+            assert!(error.to_string().contains(reason), "{error}, not {reason}");
+        }
+        assert_eq!(vfs.list().expect("list"), before);
+    }
+
+    /// What they name would be used in two ways, or be gone as soon as one of them is dropped.
+    #[test]
+    fn rows_that_name_the_file_of_others_are_refused() {
+        let (plain, row_compressed) = (TableOptions::default(), TableOptions::row_compressed(8));
+        for (key, id, options, reason) in [
+            (&b"other"[..], FIRST_TABLE.0, plain, "another table has number 16 too"),
+            (b"other", CATALOG_TABLE.0, plain, "table other: number 0 is not for tables"),
+            (b"other", 15, plain, "number 15 is not for tables"),
+            (b"other", FIRST_TABLE.0 + 2, plain, "table other: number 18 was not given to a table yet"),
+            (b"a", FIRST_TABLE.0, row_compressed, "the file of table a (t00000016.16k.8k) is missing"),
+            (b"", FIRST_TABLE.0, plain, "number 16 is not for tables"),
+            (b"\xff", FIRST_TABLE.0, plain, "not a name that a table can have"),
+            (b"a\0b", FIRST_TABLE.0, plain, "not a name that a table can have"),
+        ] {
+            let row = Row { id: TableId(id), options, inherits: false };
+            let vfs = forged(|catalog, txn| txn.put(catalog, key, &row.encode()).expect("put"));
+            must_be_refused(&vfs, reason);
+        }
+        must_be_refused(&forged(|catalog, txn| txn.put(catalog, b"", b"odd").expect("put")), "wrong length");
+        drop(Store::open(forged(|_, _| ()), quiet()).expect("nothing was changed"));
+    }
+
+    #[test]
+    fn two_files_of_a_table_are_refused() {
+        let vfs = forged(|_, _| ());
+        vfs.create("t00000016.32k", StreamHint::Data).expect("create");
+        must_be_refused(&vfs, "t00000016.16k and t00000016.32k, both of table 16");
     }
 }

@@ -30,6 +30,8 @@ pub(crate) struct TxnId(pub(crate) u64);
 impl TxnId {
     pub(crate) const NONE: TxnId = TxnId(0);
     pub(crate) const MAX: u64 = (1 << 48) - 1;
+    /// Greatest number that is taken for one that was counted up to.
+    pub(crate) const COUNTED_MAX: u64 = Self::MAX / 2;
 }
 
 /// Where an undo record lies: page number times 65,536 plus the offset in the page. 0 is none.

@@ -239,6 +239,7 @@ impl UndoLog {
         let mut first;
         if !file.slots.is_made(self.slot) {
             let mut allocator = Allocator::latch(&file.pager, space)?;
+            file.pager.pool().must_not_be_mine(space, self.first())?; // the free list may name it
             let bound = allocator.extra().max(u64::from(self.slot) + 1);
             allocator.set_extra(mtr, bound);
             file.slots.set_made(self.slot);
@@ -477,7 +478,7 @@ pub(crate) fn survey(file: &UndoFile) -> Result<(Vec<(UndoLog, State)>, TxnId)> 
         newest = newest.max(TxnId(u64_at(&page, TXN))).max(TxnId(u64_at(&page, NEWEST)));
         found.push((UndoLog::new(slot, TxnId(u64_at(&page, TXN)), false), state));
     }
-    match newest.0 < TxnId::MAX / 2 {
+    match newest.0 <= TxnId::COUNTED_MAX {
         true => Ok((found, newest)),
         false => Err(corrupt(space, PageNo(0), format!("numbers of transactions have come to {}", newest.0))),
     }

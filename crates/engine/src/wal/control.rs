@@ -23,8 +23,8 @@ use crate::{
 pub(crate) const NAME: &str = "control";
 const SLOT_BYTES: u64 = 4096;
 const SECTOR: usize = 512;
-/// Greatest sequence, epoch and offset in the log that is taken for one.
-const COUNTER_MAX: u64 = 1 << 62;
+/// Greatest sequence, epoch and offset in the log that is taken for one that was counted up to.
+pub(crate) const COUNTER_MAX: u64 = 1 << 62;
 const MAGIC: u64 = u64::from_le_bytes(*b"LacunaDB");
 const VERSION: u32 = 1;
 /// Features that a reader of version 1 must know. A later program that writes something else adds a bit; a program that
@@ -119,6 +119,11 @@ impl Control {
         }
     }
 
+    /// Times that it was written.
+    pub(crate) fn sequence(&self) -> u64 {
+        self.last.lock().0
+    }
+
     /// The root that was last read or written.
     pub(crate) fn root(&self) -> Root {
         self.last.lock().1
@@ -187,7 +192,7 @@ fn parse(sectors: &[u8], vfs: &str) -> Result<Option<(u64, Root)>> {
         return bad("was written before version 1 was finished".into());
     }
     let (epoch, checkpoint) = (slot.epoch.get(), Lsn(slot.checkpoint.get()));
-    // Nobody counts that far. It leaves all that is added to them later far from its end.
+    // Nobody counts that far. From half of that on a store is not changed any more (`recovery::counters`).
     if [slot.sequence.get(), epoch, checkpoint.0].iter().any(|counter| *counter > COUNTER_MAX)
         || !checkpoint.0.is_multiple_of(SECTOR as u64)
     {

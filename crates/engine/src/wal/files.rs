@@ -68,6 +68,18 @@ impl LogFiles {
         Ok(LogFiles { vfs, segment_bytes, salt, open: Mutex::new(open) })
     }
 
+    /// Refuses a log that cannot be written at `end`, as something else has the name of its file.
+    pub(crate) fn must_be_writable(&self, end: Lsn) -> Result<()> {
+        let (segment, _) = self.segment(end);
+        if self.open.lock().contains_key(&segment) {
+            return Ok(());
+        }
+        match self.vfs.open(&file_name(segment), StreamHint::Log) {
+            Ok(_) | Err(lacuna_device::Error::NotFound { .. }) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     pub(crate) fn is_ordered(&self) -> bool {
         self.vfs.props().ordered
     }

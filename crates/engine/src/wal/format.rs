@@ -18,6 +18,9 @@ use crate::types::{Lsn, Result};
 pub(crate) const SECTOR: usize = 512;
 /// Length of a group's header in bytes.
 pub(crate) const HEADER_BYTES: usize = size_of::<GroupHeader>();
+/// Length of the longest group in bytes. What is logged at a time comes nowhere near it; so a forged length takes no
+/// more memory than this.
+pub(crate) const GROUP_BYTES_MAX: usize = 64 << 20;
 /// Length prefix of a record in bytes.
 pub(crate) const RECORD_PREFIX: usize = 4;
 
@@ -102,6 +105,7 @@ impl GroupBuilder {
 
     /// Seals the group: bytes to write at [`GroupBuilder::start`], padded to whole sectors.
     pub(crate) fn seal(mut self, epoch: u64, salt: Salt) -> (Lsn, Vec<u8>) {
+        assert!(self.bytes.len() <= GROUP_BYTES_MAX, "recovery would take it for none");
         let mut header = GroupHeader {
             magic: MAGIC.into(),
             version: VERSION.into(),
@@ -124,20 +128,22 @@ pub(crate) fn next_group(end: Lsn) -> Lsn {
     Lsn(end.0.next_multiple_of(SECTOR as u64))
 }
 
-/// Length in bytes that a group at `at` claims, when `first` (at least [`HEADER_BYTES`] long) looks like its beginning.
-/// Not yet verified.
-pub(crate) fn claimed_bytes(first: &[u8], at: Lsn, salt: Salt) -> Option<usize> {
+/// Length in bytes and epoch that a group at `at` claims, when `first` (at least [`HEADER_BYTES`] long) looks like its
+/// beginning. Not yet verified.
+pub(crate) fn claim(first: &[u8], at: Lsn, salt: Salt) -> Option<(usize, u64)> {
     let (header, _) = GroupHeader::read_from_prefix(first).ok()?;
+    let bytes = header.bytes.get() as usize;
     let sound = header.magic == MAGIC
         && header.version == VERSION
         && header.start == at.0 ^ salt.0
-        && header.bytes.get() as usize > HEADER_BYTES;
-    sound.then_some(header.bytes.get() as usize)
+        && bytes > HEADER_BYTES
+        && bytes <= GROUP_BYTES_MAX;
+    sound.then_some((bytes, header.epoch.get()))
 }
 
 /// The records of a whole group at `at`, and the epoch that wrote it; `None` when it is not one.
 pub(crate) fn open_group(group: &[u8], at: Lsn, salt: Salt) -> Option<(u64, GroupRecords<'_>)> {
-    let bytes = claimed_bytes(group, at, salt)?;
+    let (bytes, epoch) = claim(group, at, salt)?;
     let group = group.get(..bytes)?;
     let (mut header, body) = GroupHeader::read_from_prefix(group).ok()?;
     let want = header.checksum.get();
@@ -146,7 +152,7 @@ pub(crate) fn open_group(group: &[u8], at: Lsn, salt: Salt) -> Option<(u64, Grou
         return None;
     }
     let records = GroupRecords { body, at: Lsn(at.0 + HEADER_BYTES as u64) };
-    Some((header.epoch.get(), records))
+    Some((epoch, records))
 }
 
 /// Iterates over the mini-transactions of a group.
@@ -215,7 +221,7 @@ mod tests {
     #[test]
     fn every_flipped_bit_is_noticed() {
         let (start, bytes) = group();
-        let used = claimed_bytes(&bytes, start, SALT).expect("header");
+        let (used, _) = claim(&bytes, start, SALT).expect("header");
         for bit in 0..used * 8 {
             let mut bad = bytes.clone();
             bad[bit / 8] ^= 1 << (bit % 8);

@@ -59,7 +59,7 @@ use waiting::{Waiting, wake};
 
 /// A group is sealed when it has this many bytes, or a sixteenth of the log: recovery starts reading
 /// at a group, so a group must be a small part of what the log may hold.
-const GROUP_BYTES_MAX: u64 = 1 << 20;
+const GROUP_BYTES: u64 = 1 << 20;
 /// Buffered bytes at which an append waits for the device.
 const BUFFERED_BYTES_MAX: usize = 4 << 20;
 
@@ -169,7 +169,7 @@ impl Log {
             files,
             ordered,
             epoch,
-            group_bytes: (log_bytes / 16).min(GROUP_BYTES_MAX) as usize,
+            group_bytes: (log_bytes / 16).min(GROUP_BYTES) as usize,
             poison,
             state: Mutex::new(state),
             next_hint: AtomicU64::new(end.0),

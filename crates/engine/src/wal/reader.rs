@@ -12,8 +12,6 @@ use crate::types::{Lsn, Result};
 
 /// Bytes that are read at a time, at least.
 const READ_BYTES: usize = 1 << 20;
-/// Longer groups are taken for damage.
-const GROUP_BYTES_MAX: usize = 1 << 30;
 
 /// Reads groups until the log's end.
 pub(crate) struct LogReader {
@@ -54,6 +52,16 @@ impl LogReader {
         self.files.write(at, &group)
     }
 
+    #[cfg(test)]
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.buffer.len()
+    }
+
+    /// The opening that wrote the last group read; 0 before the first.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
     /// Where the next group would start.
     pub(crate) fn position(&self) -> Lsn {
         self.at
@@ -64,14 +72,12 @@ impl LogReader {
     pub(crate) fn next_group(&mut self) -> Result<Option<Group<'_>>> {
         let (at, salt) = (self.at, self.files.salt);
         let Some(first) = self.load(at, SECTOR)? else { return Ok(None) };
-        let Some(bytes) = format::claimed_bytes(first, at, salt) else { return Ok(None) };
-        if bytes > GROUP_BYTES_MAX {
+        let Some((bytes, epoch)) = format::claim(first, at, salt) else { return Ok(None) };
+        if epoch < self.epoch {
             return Ok(None);
         }
-        let epoch_before = self.epoch;
         let Some(group) = self.load(at, bytes.next_multiple_of(SECTOR))? else { return Ok(None) };
-        let Some((epoch, _)) = format::open_group(group, at, salt) else { return Ok(None) };
-        if epoch < epoch_before {
+        if format::open_group(group, at, salt).is_none() {
             return Ok(None);
         }
         self.epoch = epoch;
@@ -81,11 +87,12 @@ impl LogReader {
         Ok(Some(Group { bytes: &self.buffer[offset..offset + bytes], start: at, salt }))
     }
 
-    /// A whole group after the offset where [`LogReader::next_group`] found none. A crash leaves no such group, because
-    /// each is on the medium before the next is written, nor does a value (invariant 5); so the log is damaged in
-    /// between.
+    /// A beginning of a group after the offset where [`LogReader::next_group`] found none. A crash leaves none, because
+    /// each group is on the medium before the next is written, nor does a value (invariant 5); so the log is damaged in
+    /// between. Whether the rest of that group is there does not matter: forged beginnings that claim long groups would
+    /// take for ever to look at.
     pub(crate) fn group_behind_end(&mut self) -> Result<Option<Lsn>> {
-        let (mut at, epoch_before, end, salt) = (self.at, self.epoch, self.files.end(), self.files.salt);
+        let (mut at, end, salt) = (self.at, self.files.end(), self.files.salt);
         while at < end {
             // Mostly there is nothing but a hole, and reading it would take long.
             let is_first = at == self.at || at.0.is_multiple_of(READ_BYTES as u64);
@@ -98,11 +105,9 @@ impl LogReader {
                 at = self.files.next_file(at);
                 continue;
             };
-            let claimed = format::claimed_bytes(first, at, salt).filter(|bytes| *bytes <= GROUP_BYTES_MAX);
-            if let Some(bytes) = claimed
-                && let Some(group) = self.load(at, bytes.next_multiple_of(SECTOR))?
-                && format::open_group(group, at, salt).is_some_and(|(epoch, _)| epoch >= epoch_before)
-            {
+            let claim = format::claim(first, at, salt);
+            // The one that was torn, or is of an earlier epoch, may begin where the log ends.
+            if at > self.at && claim.is_some_and(|(_, epoch)| epoch >= self.epoch) {
                 return Ok(Some(at));
             }
             at = Lsn(at.0 + SECTOR as u64);

@@ -6,41 +6,17 @@ use std::{
     time::Duration,
 };
 
-use lacuna_device::{AlignedBuf, MemVfs, SECTOR, StreamHint, Vfs};
+use lacuna_device::{AlignedBuf, FileProps, MemVfs, SECTOR, StreamHint, Vfs};
 use lacuna_engine::{
     Algorithm, Direction, Durability, Error, Result, Store, StoreOptions, Table, TableOptions,
 };
 use lacuna_sim::{
-    SeededRng, Watchdog,
-    forge::{forge_number, reseal_file_part},
+    HookedVfs, Hooks, SeededRng,
+    forge::{Outcome, forge_number, reseal_file_part, watch},
 };
 
-/// No case takes a hundredth of this.
-const CASE_TIME_MAX: Duration = Duration::from_secs(120);
 /// Records that a look at a table reads.
 const RECORDS_MAX: usize = 2000;
-
-/// What became of the stores.
-#[derive(Debug, Default)]
-pub(crate) struct Outcome {
-    pub(crate) cases: u64,
-    pub(crate) refused: u64,
-    pub(crate) opened: u64,
-    /// Opened, and `check` found nothing.
-    pub(crate) called_sound: u64,
-    /// Opened, and `check` found something.
-    pub(crate) findings: u64,
-}
-
-impl Outcome {
-    pub(crate) fn add(&mut self, other: &Outcome) {
-        self.cases += other.cases;
-        self.refused += other.refused;
-        self.opened += other.opened;
-        self.called_sound += other.called_sound;
-        self.findings += other.findings;
-    }
-}
 
 /// A file: its name, its length, and where it is not zeros.
 #[derive(Clone)]
@@ -69,15 +45,51 @@ fn tables() -> [(&'static str, TableOptions); 3] {
     ]
 }
 
-/// Stores to begin with: used and closed, used and cut off.
-fn stores() -> &'static [Vec<Stored>] {
-    static STORES: OnceLock<Vec<Vec<Stored>>> = OnceLock::new();
-    STORES.get_or_init(|| [true, false].map(store).to_vec())
+/// What the files lie in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// It writes pages whole, and in order.
+    Atomic,
+    /// It may tear pages, so they are written twice.
+    Tearing,
 }
 
-fn store(is_closed: bool) -> Vec<Stored> {
+/// Takes the promises of a VFS away.
+struct NoPromise;
+
+impl Hooks for NoPromise {
+    fn props(&self, props: FileProps) -> FileProps {
+        FileProps { atomic_bytes_max: 0, atomic_align: 0, ordered: false, ..props }
+    }
+}
+
+impl Place {
+    fn vfs(self, files: Arc<MemVfs>) -> Arc<dyn Vfs> {
+        match self {
+            Place::Atomic => files,
+            Place::Tearing => HookedVfs::new(files, Arc::new(NoPromise)),
+        }
+    }
+
+    /// How parts of files begin that are forged.
+    fn magics(self) -> &'static [&'static [u8]] {
+        match self {
+            Place::Atomic => &[b"LcPg", b"LcRB", b"LcWG", b"LacunaDB"],
+            Place::Tearing => &[b"LcPg", b"LcRB", b"LcWG", b"LacunaDB", b"LcDW"],
+        }
+    }
+
+    /// Stores to begin with: used and closed, used and cut off.
+    fn stores(self) -> &'static [Vec<Stored>] {
+        static STORES: [OnceLock<Vec<Vec<Stored>>>; 2] = [const { OnceLock::new() }; 2];
+        STORES[self as usize].get_or_init(|| [true, false].map(|is_closed| store(self, is_closed)).to_vec())
+    }
+}
+
+fn store(place: Place, is_closed: bool) -> Vec<Stored> {
     let (vfs, mut rng) = (MemVfs::new(), SeededRng::new(1));
-    let store = Store::open(vfs.clone(), options()).expect("open");
+    let store = Store::open(place.vfs(vfs.clone()), options()).expect("open");
+    assert_eq!(store.writes_twice(), place == Place::Tearing);
     for (name, options) in tables() {
         let table = store.create_table(name, options).expect("create");
         for _ in 0..20 {
@@ -135,7 +147,7 @@ fn files(vfs: &Arc<MemVfs>) -> Vec<Stored> {
     vfs.list().expect("list").into_iter().map(stored).collect()
 }
 
-fn vfs_of(files: &[Stored]) -> Arc<MemVfs> {
+fn vfs_of(place: Place, files: &[Stored]) -> Arc<dyn Vfs> {
     let vfs = MemVfs::new();
     for Stored { name, len, runs } in files {
         let file = vfs.create(name, StreamHint::Data).expect("create");
@@ -146,20 +158,17 @@ fn vfs_of(files: &[Stored]) -> Arc<MemVfs> {
             file.write_at(*at, &buf).expect("write");
         }
     }
-    vfs
+    place.vfs(vfs)
 }
 
-/// Forges a number in a page, a group of the log or the control file, and seals that.
-fn forge(files: &mut [Stored], rng: &mut SeededRng) {
+/// Forges a number in a page, a group of the log, the control file or the doublewrite file, and seals that.
+fn forge(place: Place, files: &mut [Stored], rng: &mut SeededRng) {
     // Every part that starts with a magic number: file, run, offset in the run.
     let mut parts = Vec::new();
     for (file, Stored { name, runs, .. }) in files.iter().enumerate() {
         for (run, (_, bytes)) in runs.iter().enumerate() {
             for at in (0..bytes.len()).step_by(SECTOR) {
-                if [&b"LcPg"[..], b"LcRB", b"LcWG", b"LacunaDB"]
-                    .iter()
-                    .any(|magic| bytes[at..].starts_with(magic))
-                {
+                if place.magics().iter().any(|magic| bytes[at..].starts_with(magic)) {
                     // There are few of the system's pages, and they lead to all others.
                     let weight =
                         if name.starts_with("t000000") && !name.starts_with("t0000001") { 5 } else { 1 };
@@ -187,33 +196,36 @@ fn forge(files: &mut [Stored], rng: &mut SeededRng) {
 }
 
 /// Forges the files of a store and uses it; `case` says how to do that again.
-pub(crate) fn try_files(mut rng: SeededRng, case: String) -> Outcome {
-    let stores = stores();
+pub(crate) fn try_files(place: Place, mut rng: SeededRng, case: String) -> Outcome {
+    let stores = place.stores();
     let mut files = stores[rng.below(stores.len() as u64) as usize].clone();
     for _ in 0..=rng.below(3) {
-        forge(&mut files, &mut rng);
+        forge(place, &mut files, &mut rng);
     }
-    let _watchdog = Watchdog::new(case, CASE_TIME_MAX);
-    let mut outcome = Outcome { cases: 1, ..Outcome::default() };
-    if let Ok(store) = Store::open_read_only(vfs_of(&files), options()) {
+    let _watchdog = watch(case);
+    if let Ok(store) = Store::open_read_only(vfs_of(place, &files), options()) {
         look_at(&store);
         let _ = store.check();
     }
-    let vfs = vfs_of(&files);
+    let vfs = vfs_of(place, &files);
     let Ok(store) = Store::open(vfs.clone(), options()) else {
-        outcome.refused = 1;
-        return outcome;
+        return Outcome::refused();
     };
-    outcome.opened = 1;
     let is_sound = store.check().is_ok();
-    (outcome.called_sound, outcome.findings) = (is_sound.into(), (!is_sound).into());
     look_at(&store);
-    let changed = change(&store, &mut rng);
-    let closed = store.close();
+    let changed = change(&store, &mut rng).and_then(|()| settle(&store));
+    // Or it is left as a crash leaves it.
+    let mut closed = Ok(());
+    if rng.chance(70) {
+        closed = store.close();
+    } else {
+        drop(store);
+    }
     if is_sound {
-        // A forged name is a name: the table that is to be dropped may have another one.
+        // A forged name is a name: the table that is to be dropped may have another one, or the name of another kind.
         match changed {
-            Ok(()) | Err(Error::NoSuchTable { .. } | Error::TableExists { .. }) => {}
+            Ok(()) | Err(Error::NoSuchTable { .. } | Error::TableExists { .. } | Error::BadOption { .. }) => {
+            }
             Err(error) => panic!("a store that check called sound cannot be changed: {error}"),
         }
         closed.expect("a store that check called sound closes");
@@ -225,7 +237,7 @@ pub(crate) fn try_files(mut rng: SeededRng, case: String) -> Outcome {
         }
         Err(error) => assert!(!is_sound, "a store that check called sound does not open again: {error}"),
     }
-    outcome
+    Outcome::opened(is_sound)
 }
 
 fn look_at(store: &Store) {
@@ -281,4 +293,24 @@ fn change_table(store: &Store, table: &Table, rng: &mut SeededRng) -> Result<()>
     let mut txn = store.begin();
     txn.delete(table, b"long")?;
     txn.commit()
+}
+
+/// Changes how tables are stored, and what can be changed in a transaction beside records.
+fn settle(store: &Store) -> Result<()> {
+    store.optimize("plain", |_| ControlFlow::Continue(()))?;
+    store.alter_table("plain", TableOptions::compressed(Algorithm::Lz4).kind)?;
+    store.set_defaults(TableOptions::compressed(Algorithm::Lz4).page_bytes(8192))?;
+    store.inherit_defaults("plain")?;
+    let table = store.create_inheriting_table("inherits")?;
+    let mut txn = store.begin();
+    txn.bulk_load(&table, (0..500u32).map(|key| (key.to_be_bytes(), [1; 60])))?;
+    let savepoint = txn.savepoint()?;
+    for key in 0..500u32 {
+        txn.put(&table, &key.to_be_bytes(), &[2; 200])?;
+    }
+    txn.rollback_to(savepoint)?;
+    txn.delete(&table, &7u32.to_be_bytes())?;
+    txn.commit()?;
+    store.optimize("row", |_| ControlFlow::Continue(()))?;
+    store.step().map(drop)
 }

@@ -87,7 +87,9 @@ fn what_was_removed_can_be_used_until_it_is_forgotten() {
         let changes = SetAttr { mode: Some(0o123), uid: Some(7), ..SetAttr::default() };
         let changed = service.setattr(number, &changes).expect("changes");
         assert_eq!((changed.perm, changed.uid, changed.gid), (0o123, 7, 0));
-        service.setxattr(number, b"user.x", b"value", XattrMode::Set, SetGroupId::Stays).expect("sets");
+        service
+            .setxattr(number, b"user.x", b"value", XattrMode::Set, Caller::default(), SetGroupId::Stays)
+            .expect("sets");
         assert_eq!(service.getxattr(number, b"user.x").as_deref(), Ok(&b"value"[..]));
         let cut = SetAttr { size: Some(9), ..SetAttr::default() };
         assert_eq!(service.setattr(number, &cut).is_ok(), gone.kind == FileKind::File);

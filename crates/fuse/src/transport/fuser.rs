@@ -504,8 +504,8 @@ impl Filesystem for Adapter {
             _ => return reply.error(fuser::Errno::EINVAL),
         };
         // fuser 0.18 panics at the longer request with which the kernel would say what becomes of set-group-id.
-        let set_group_id = SetGroupId::ByFirstGroup(caller(request));
-        empty(self.service.setxattr(ino.0, name.as_bytes(), value, mode, set_group_id), reply);
+        let (caller, set_group_id) = (caller(request), SetGroupId::ByFirstGroup);
+        empty(self.service.setxattr(ino.0, name.as_bytes(), value, mode, caller, set_group_id), reply);
     }
 
     fn getxattr(&self, _: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {

@@ -4,7 +4,6 @@ use std::{
     collections::BTreeSet,
     num::NonZeroU64,
     sync::{Arc, OnceLock},
-    time::Duration,
 };
 
 use lacuna_device::{BlockDevice, MemDevice};
@@ -14,38 +13,14 @@ use lacuna_nvmfs::{
     posix::{Allocate, Caller, FileKind, Posix, Rename, SetAttr, WriteOptions, XattrMode},
 };
 use lacuna_sim::{
-    SeededRng, Watchdog,
-    forge::{ForgedStore, Structure, forge_number, reseal_sector},
+    SeededRng,
+    forge::{ForgedStore, Outcome, Structure, forge_number, reseal_sector, watch},
 };
 
 const CAPACITY_BYTES: u64 = 4 << 20;
 /// Entries that a walk looks at, and how deep it goes.
 const VISITS_MAX: usize = 200;
 const DEPTH_MAX: usize = 12;
-/// No case takes a hundredth of this.
-const CASE_TIME_MAX: Duration = Duration::from_secs(120);
-
-/// What became of the stores.
-#[derive(Debug, Default)]
-pub(crate) struct Outcome {
-    pub(crate) cases: u64,
-    pub(crate) refused: u64,
-    pub(crate) opened: u64,
-    /// Opened, and `check` found nothing.
-    pub(crate) called_sound: u64,
-    /// Opened, and `check` found something.
-    pub(crate) findings: u64,
-}
-
-impl Outcome {
-    pub(crate) fn add(&mut self, other: &Outcome) {
-        self.cases += other.cases;
-        self.refused += other.refused;
-        self.opened += other.opened;
-        self.called_sound += other.called_sound;
-        self.findings += other.findings;
-    }
-}
 
 /// Stores to begin with: new, used and closed, used and cut off, aged and cut off.
 fn stores() -> &'static [ForgedStore] {
@@ -124,7 +99,7 @@ pub(crate) fn try_store(mut rng: SeededRng, case: String) -> Outcome {
         }
         store.seal();
     }
-    let _watchdog = Watchdog::new(case, CASE_TIME_MAX);
+    let _watchdog = watch(case);
     use_store(&store, &mut rng)
 }
 
@@ -175,7 +150,6 @@ fn with_forged_sectors(store: &ForgedStore, rng: &mut SeededRng) -> ForgedStore 
 
 /// What a user's programs do with a store: info, salvage, check, mount, walk, change, unmount, again.
 fn use_store(store: &ForgedStore, rng: &mut SeededRng) -> Outcome {
-    let mut outcome = Outcome { cases: 1, ..Outcome::default() };
     let device = device_of(store);
     let read_only =
         Options { ftl: ftl::Options { read_only: true, ..ftl::Options::default() }, ..Options::default() };
@@ -192,18 +166,16 @@ fn use_store(store: &ForgedStore, rng: &mut SeededRng) -> Outcome {
         let _ = vfs.remaining_entries(Ino::ROOT);
     }
     let Ok(vfs) = Nvmfs::open(Arc::clone(&device), Options::default()) else {
-        outcome.refused = 1;
-        return outcome;
+        return Outcome::refused();
     };
-    outcome.opened = 1;
     let is_sound = vfs.check(CheckDepth::Payload).is_ok_and(|report| report.is_clean());
-    (outcome.called_sound, outcome.findings) = (is_sound.into(), (!is_sound).into());
     look_at(&vfs);
     let _ = vfs.ftl().scrub(|_| std::ops::ControlFlow::Continue(()));
     // From here on usage is counted, by whatever owners the inodes name.
     let _ = vfs.set_limits(1000, Limits { bytes: NonZeroU64::new(1), inodes: None });
     change(&vfs, rng);
-    let closed = vfs.close();
+    // Or it is left as a crash leaves it.
+    let closed = if rng.chance(70) { vfs.close() } else { Ok(()) };
     drop(vfs);
     match Nvmfs::open(device, Options::default()) {
         Ok(vfs) => {
@@ -221,7 +193,7 @@ fn use_store(store: &ForgedStore, rng: &mut SeededRng) -> Outcome {
         }
         Err(error) => assert!(!is_sound, "a store that check called sound does not open again: {error}"),
     }
-    outcome
+    Outcome::opened(is_sound)
 }
 
 /// Reads what there is.

@@ -2,7 +2,7 @@ mod turns;
 
 use std::thread;
 
-use lacuna_device::MemVfs;
+use lacuna_device::{MemVfs, StreamHint, Vfs};
 use lacuna_sim::{SimVfs, for_each_seed};
 
 use super::*;
@@ -148,6 +148,28 @@ fn a_value_with_a_group_in_it_is_none() {
         let mut reader = LogReader::new(files, Lsn(0));
         assert!(reader.next_group().expect("read").is_none());
         assert_eq!(reader.group_behind_end().expect("read"), found, "{salt:?}");
+    }
+}
+
+/// A file that is one hole behind the beginning of a group, which claims as much of it as a number can hold.
+#[test]
+fn a_forged_length_takes_no_memory() {
+    let vfs = MemVfs::new();
+    let mut group = GroupBuilder::new(Lsn(0), Vec::new());
+    group.push(b"forged");
+    let (_, bytes) = group.seal(1, SALT);
+    for claimed in [u32::MAX, 1 << 30, format::GROUP_BYTES_MAX as u32 + 1] {
+        let mut forged = AlignedBuf::zeroed(SECTOR);
+        forged[..bytes.len()].copy_from_slice(&bytes);
+        forged[12..16].copy_from_slice(&claimed.to_le_bytes());
+        let files = LogFiles::open(vfs.clone(), SEGMENT_BYTES, SALT).expect("open");
+        files.write(Lsn(0), &forged).expect("write");
+        vfs.open("wal.000000", StreamHint::Log).expect("open").set_len(1 << 33).expect("set_len");
+        let files = Arc::new(LogFiles::open(vfs.clone(), SEGMENT_BYTES, SALT).expect("open"));
+        let mut reader = LogReader::new(files, Lsn(0));
+        assert!(reader.next_group().expect("read").is_none());
+        assert_eq!(reader.group_behind_end().expect("read"), None, "it is torn");
+        assert!(reader.memory_bytes() <= 1 << 20, "{} bytes for a claim of {claimed}", reader.memory_bytes());
     }
 }
 

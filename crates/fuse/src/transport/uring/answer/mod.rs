@@ -109,7 +109,7 @@ impl Answer<'_, '_> {
             }
             Operation::Fsync { data_only } => service.fsync(ino, data_only),
             Operation::SetXattr { name, value, mode, set_group_id } => {
-                service.setxattr(ino, name, value, mode, set_group_id)
+                service.setxattr(ino, name, value, mode, caller, set_group_id)
             }
             Operation::GetXattr { name, len } => self.reply.sized(&service.getxattr(ino, name)?, len),
             Operation::ListXattr { len } => self.reply.sized(&service.listxattr(ino, caller)?, len),

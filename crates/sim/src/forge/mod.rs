@@ -5,6 +5,12 @@
 //! over a structure, in which the four bytes of the checksum are zeros. [`reseal`] does that for any of them,
 //! [`ForgedStore`] finds all structures of a store of the ftl and seals what was changed. Sectors of nvmfs and files of
 //! the engine lie in payload, so they are forged through the layer below ([`reseal_sector`], [`reseal_file_part`]).
+//!
+//! [`try_seeds`] uses many of them and says what became of each ([`Outcome`]).
+
+mod cases;
+
+pub use cases::{Outcome, try_seed, try_seeds, watch};
 
 use std::ops::Range;
 
