@@ -60,6 +60,8 @@ lacuna_mutants::breakable_rules! {
     AgeCounts = "age-counts",
     /// Batches of different lifetimes have append points of their own.
     LifetimesGroup = "lifetimes-group",
+    /// Who writes while segments are short collects, or waits for it.
+    WritersPay = "writers-pay",
     /// A batch waits for a segment of its class rather than going to another one's.
     ClassesWait = "classes-wait",
     /// A batch that makes the checkpoints' part grow leaves collection's part free (reserve invariant 2).

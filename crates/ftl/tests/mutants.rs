@@ -69,6 +69,7 @@ const RULES: &[(&str, &str)] = &[
     ("log-makes-checkpoint", "policies::a_long_log_makes_a_checkpoint_however_much_is_free"),
     ("age-counts", "policies::of_two_victims_the_old_one_is_collected_although_it_is_fuller"),
     ("lifetimes-group", "policies::what_is_overwritten_often_lies_apart_from_what_is_not"),
+    ("writers-pay", "policies::writers_pay_before_all_is_taken"),
     ("classes-wait", "policies::what_is_overwritten_often_lies_apart_also_where_segments_are_short"),
     ("growth-wipes", "grow::what_an_older_copy_left_behind_the_end_does_not_count"),
     ("old-end-wiped", "superblocks::no_copy_stays_where_a_store_ended"),

@@ -132,6 +132,23 @@ fn what_is_overwritten_often_lies_apart_also_where_segments_are_short() {
     assert_eq!(mixed, 0, "hot pages were written beside cold ones");
 }
 
+/// Writers that did not pay would take all that is free, and then each wait for a whole segment.
+#[test]
+fn writers_pay_before_all_is_taken() {
+    let store = Store::new(1024);
+    let pages = store.ftl.stats().live_limit_bytes / PAGE as u64 * 9 / 10;
+    (0..pages).for_each(|page| store.write(page));
+    let mut least = u64::MAX;
+    for number in 0..12 * pages {
+        store.write(number * 997 % pages);
+        if number % 16 == 0 {
+            let stats = store.ftl.stats();
+            least = least.min(stats.free_segments.saturating_sub(stats.reserved_segments));
+        }
+    }
+    assert!(least > 0, "writers took all that was free");
+}
+
 /// A device that keeps only its first MiB: enough for a store of which nothing is read.
 struct Forgetful(MemDevice);
 

@@ -8,6 +8,7 @@ use crate::{
     Work,
     log::{AppendPoint, Log},
     maintenance::throttle::{Owed, WAIT_MAX},
+    mutant::{Rule, is_broken},
     sync::atomic::Ordering,
 };
 
@@ -40,7 +41,7 @@ impl Maintenance {
         let target = owed.target(debt.load(Ordering::Relaxed), log.counters().gc_bytes);
         debt.store(target, Ordering::Relaxed);
         let is_paid = throttle::is_paid(target, log.counters().gc_bytes);
-        (!is_paid || !self.is_threaded).then_some(target)
+        ((!is_paid || !self.is_threaded) && !is_broken(Rule::WritersPay)).then_some(target)
     }
 
     /// Waits for or does the work until about `target` bytes are moved. Unpaid debt is left to the next writer. The
