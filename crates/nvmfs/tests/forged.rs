@@ -3,7 +3,7 @@
 
 mod forged_store;
 
-use forged_store::{kinds, try_store};
+use forged_store::{Limited, kinds, try_store};
 use lacuna_sim::forge::{Structure, try_seed, try_seeds};
 
 /// Memory that any of these stores of some megabytes may take.
@@ -18,13 +18,18 @@ fn every_kind_of_structure_is_forged() {
 
 #[test]
 fn forged_images_are_errors_or_harmless() {
-    try_seeds(60, MEMORY_BYTES_MAX, try_store);
+    try_seeds(60, MEMORY_BYTES_MAX, |rng, case| try_store(Limited::Nobody, rng, case));
+}
+
+#[test]
+fn forged_images_of_users_with_limits_are_errors_or_harmless() {
+    try_seeds(40, MEMORY_BYTES_MAX, |rng, case| try_store(Limited::Users, rng, case));
 }
 
 /// Seeds that once ended in a panic, in no end, or in a store that was not as sound as `check` said.
 #[test]
 fn what_was_found_stays_mended() {
     for seed in [1309, 16740, 58964, 61850, 64254, 81532, 300_023] {
-        try_seed(seed, try_store);
+        try_seed(seed, |rng, case| try_store(Limited::Nobody, rng, case));
     }
 }

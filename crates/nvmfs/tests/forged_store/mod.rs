@@ -22,10 +22,24 @@ const CAPACITY_BYTES: u64 = 4 << 20;
 const VISITS_MAX: usize = 200;
 const DEPTH_MAX: usize = 12;
 
+/// Whether users of the stores have limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Limited {
+    Nobody,
+    Users,
+}
+
+/// A user with limits, and an owner of files.
+const USER: u32 = 1000;
+
 /// Stores to begin with: new, used and closed, used and cut off, aged and cut off.
-fn stores() -> &'static [ForgedStore] {
-    static STORES: OnceLock<Vec<ForgedStore>> = OnceLock::new();
-    STORES.get_or_init(|| vec![store(0, true), store(60, true), store(60, false), store(1200, false)])
+fn stores(limited: Limited) -> &'static [ForgedStore] {
+    static STORES: [OnceLock<Vec<ForgedStore>>; 2] = [const { OnceLock::new() }; 2];
+    STORES[limited as usize].get_or_init(|| {
+        [(0, true), (60, true), (60, false), (1200, false)]
+            .map(|(overwrites, is_closed)| store(limited, overwrites, is_closed))
+            .to_vec()
+    })
 }
 
 fn format() -> Arc<dyn BlockDevice> {
@@ -39,7 +53,7 @@ fn format() -> Arc<dyn BlockDevice> {
 }
 
 /// A store with directories, files with holes, links and attributes, and `overwrites` changes of data.
-fn store(overwrites: u64, is_closed: bool) -> ForgedStore {
+fn store(limited: Limited, overwrites: u64, is_closed: bool) -> ForgedStore {
     let (device, mut rng) = (format(), SeededRng::new(overwrites));
     let vfs = Nvmfs::open(Arc::clone(&device), Options::default()).expect("open");
     let (posix, caller) = (vfs.posix(), Caller::default());
@@ -63,6 +77,15 @@ fn store(overwrites: u64, is_closed: bool) -> ForgedStore {
         posix.open(files[5]).expect("open");
         posix.unlink(above, b"other").expect("unlink"); // an orphan
     }
+    if limited == Limited::Users {
+        for uid in [USER, 3, u32::MAX - 1] {
+            vfs.set_limits(uid, Limits { bytes: NonZeroU64::new(1 << 20), inodes: NonZeroU64::new(9) })
+                .expect("limits");
+        }
+        for ino in files.iter().step_by(2) {
+            posix.setattr(*ino, &SetAttr { uid: Some(USER), ..SetAttr::default() }).expect("setattr");
+        }
+    }
     for _ in 0..overwrites {
         let mut data = vec![0; 512 * (1 + rng.below(40) as usize)];
         rng.fill(&mut data);
@@ -83,12 +106,12 @@ fn store(overwrites: u64, is_closed: bool) -> ForgedStore {
 /// The kinds of structure in the stores that are forged.
 #[allow(dead_code, reason = "the fuzz target does not ask")]
 pub(crate) fn kinds() -> BTreeSet<Structure> {
-    stores().iter().flat_map(|store| store.structures()).map(|(kind, _)| *kind).collect()
+    stores(Limited::Nobody).iter().flat_map(|store| store.structures()).map(|(kind, _)| *kind).collect()
 }
 
 /// Forges a store and uses it; `case` says how to do that again.
-pub(crate) fn try_store(mut rng: SeededRng, case: String) -> Outcome {
-    let stores = stores();
+pub(crate) fn try_store(limited: Limited, mut rng: SeededRng, case: String) -> Outcome {
+    let stores = stores(limited);
     let mut store = stores[rng.below(stores.len() as u64) as usize].clone();
     if rng.chance(50) {
         store = with_forged_sectors(&store, &mut rng);
@@ -100,7 +123,7 @@ pub(crate) fn try_store(mut rng: SeededRng, case: String) -> Outcome {
         store.seal();
     }
     let _watchdog = watch(case);
-    use_store(&store, &mut rng)
+    use_store(limited, &store, &mut rng)
 }
 
 fn device_of(store: &ForgedStore) -> Arc<dyn BlockDevice> {
@@ -116,7 +139,10 @@ fn with_forged_sectors(store: &ForgedStore, rng: &mut SeededRng) -> ForgedStore 
     // Regions of the superblock, the inode table, orphans, attributes, directories and files.
     let mapped = ftl.mapped_sectors(Lba(0)..Lba(1 << 42), 4096).expect("not forged yet");
     let sectors = ftl.read_sectors(&mapped).expect("not forged yet");
-    let own: Vec<_> = sectors.into_iter().filter(|(_, bytes)| bytes.starts_with(b"LNfs")).collect();
+    let mut own: Vec<_> = sectors.into_iter().filter(|(_, bytes)| bytes.starts_with(b"LNfs")).collect();
+    // There are few limits.
+    let limits: Vec<_> = own.iter().filter(|(_, bytes)| bytes[4] == 7).copied().collect();
+    (0..4).for_each(|_| own.extend(&limits));
     let inos: Vec<u32> = own
         .iter()
         .map(|(lba, _)| (lba.0 >> 36, lba.0))
@@ -149,7 +175,7 @@ fn with_forged_sectors(store: &ForgedStore, rng: &mut SeededRng) -> ForgedStore 
 }
 
 /// What a user's programs do with a store: info, salvage, check, mount, walk, change, unmount, again.
-fn use_store(store: &ForgedStore, rng: &mut SeededRng) -> Outcome {
+fn use_store(limited: Limited, store: &ForgedStore, rng: &mut SeededRng) -> Outcome {
     let device = device_of(store);
     let read_only =
         Options { ftl: ftl::Options { read_only: true, ..ftl::Options::default() }, ..Options::default() };
@@ -173,7 +199,7 @@ fn use_store(store: &ForgedStore, rng: &mut SeededRng) -> Outcome {
     let _ = vfs.ftl().scrub(|_| std::ops::ControlFlow::Continue(()));
     // From here on usage is counted, by whatever owners the inodes name.
     let _ = vfs.set_limits(1000, Limits { bytes: NonZeroU64::new(1), inodes: None });
-    change(&vfs, rng);
+    change(limited, &vfs, rng);
     // Or it is left as a crash leaves it.
     let closed = if rng.chance(70) { vfs.close() } else { Ok(()) };
     drop(vfs);
@@ -236,8 +262,12 @@ fn read_inode(posix: &Posix, ino: Ino) {
 }
 
 /// Changes a bit of everything. Errors are answers.
-fn change(vfs: &Nvmfs, rng: &mut SeededRng) {
-    let (posix, caller) = (vfs.posix(), Caller::default());
+fn change(limited: Limited, vfs: &Nvmfs, rng: &mut SeededRng) {
+    let (mut posix, mut caller) = (vfs.posix(), Caller::default());
+    if limited == Limited::Users {
+        (posix, caller.uid) = (posix.for_users(), USER);
+        let _ = vfs.quotas();
+    }
     let directories = directories(&posix);
     for _ in 0..30 {
         let pick = |rng: &mut SeededRng| directories[rng.below(directories.len() as u64) as usize].clone();
@@ -267,6 +297,13 @@ fn change(vfs: &Nvmfs, rng: &mut SeededRng) {
     }
     for work in [Work::Due, Work::Gc, Work::Checkpoint] {
         let _ = vfs.ftl().step(work);
+    }
+    if limited == Limited::Users {
+        let _ = (
+            vfs.set_limits(USER, Limits::default()),
+            vfs.set_limits(4, Limits { bytes: NonZeroU64::new(1), inodes: None }),
+        );
+        let _ = vfs.quotas();
     }
     let _ = posix.sync();
 }
