@@ -86,10 +86,13 @@ fill_again
 umount "$mnt" || fail "not unmounted"
 ended
 fill_again
-(echo more >>"$mnt/later"; sync "$mnt/later") 2>/dev/null && fail "a sync returns without space" &
+exec 7>>"$mnt/later" # opened here: behind the unmount the name is another file's
+(echo more >&7 && sync /dev/fd/7) 2>/dev/null &
+syncing=$!
+exec 7>&-
 kill -TERM "$serving"
 ended
-wait
+wait "$syncing" && fail "a sync returned without space"
 mount_store
 [ "$(head -c 8M "$mnt/later" | sha256sum)" = "$later" ] || fail "what was synced is lost by an unmount"
 check_store
