@@ -60,7 +60,7 @@ lacuna_mutants::breakable_rules! {
     AgeCounts = "age-counts",
     /// Batches of different lifetimes have append points of their own.
     LifetimesGroup = "lifetimes-group",
-    /// Who writes while segments are short collects, or waits for it.
+    /// A writer collects, or waits for collection, while segments are short.
     WritersPay = "writers-pay",
     /// A batch waits for a segment of its class rather than going to another one's.
     ClassesWait = "classes-wait",

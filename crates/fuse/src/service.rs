@@ -119,7 +119,7 @@ pub struct WriteRequest<'a> {
     pub is_direct: bool,
     /// It comes from the kernel's page cache, or from a mapping. Then the caller is unknown.
     pub from_cache: bool,
-    /// Who writes.
+    /// The user and group that write.
     pub caller: Caller,
 }
 

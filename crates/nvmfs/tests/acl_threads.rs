@@ -211,7 +211,7 @@ fn what_a_thread_sets_no_other_takes_back() {
     assert_clean(&vfs);
 }
 
-/// A device that holds its next read up, once it is told to.
+/// A device that can hold its next read up.
 struct Gated {
     inner: MemDevice,
     state: Mutex<Gate>,

@@ -150,7 +150,7 @@ fn nobody_gets_past_a_limit() {
     assert_eq!(used(&vfs, USER), usage(8_192, 1));
     users.write(file, 0, &tail, PLAIN).expect("the same again");
     (1..4).for_each(|at| write(&users, at * 4096).unwrap());
-    // Whose file it is counts, and not who writes.
+    // Bytes count for the file's owner, not for the writer.
     root.write(file, 8 << 20, &page, PLAIN).expect("root");
     assert_eq!(used(&vfs, USER), usage(24_576, 1));
     denied(write(&users, 9 << 20), "above the limit");

@@ -1,7 +1,7 @@
 //! How much memory a mount spends on the map of its store by default.
 //!
-//! The users of a mount decide how many extents its store has: a user who writes one byte a sector makes thirty times
-//! as many as a user who writes files. So the memory for the map is bounded; what does not fit is read again when it is needed.
+//! The users of a mount decide how many extents its store has: one byte in each sector makes thirty times as
+//! many as ordinary files. So the memory for the map is bounded, and what does not fit is read again when it is needed.
 //!
 //! The bound is what the map of a full store takes when its extents are 4 KiB long on average, so that ordinary stores
 //! are never short of it, but no more than an eighth of the memory that this process may use. The example `map_memory`

@@ -1,8 +1,8 @@
 //! How long the end of a mount waits for space of the file system that the store lies in.
 //!
-//! Closing a store writes what was not synced yet. While the mount is used it is right that such writes wait; a user who
-//! unmounts, or a system that goes down, expects the process to end. So from then on waiting has a bound, after which the
-//! store is closed as by a power cut. Nothing is lost that a sync has returned for, and the log says what is.
+//! Closing a store writes what was not synced yet. While the mount is used it is right that such writes wait. After an
+//! unmount, or when the system goes down, the process is expected to end. So from then on waiting has a bound, after
+//! which the store is closed as by a power cut. Nothing is lost that a sync has returned for, and the log says what is.
 
 use std::{
     sync::{Arc, Weak},

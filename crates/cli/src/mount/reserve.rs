@@ -1,4 +1,4 @@
-//! The space of a store that only root may fill, so that a user who fills a mount leaves the machine's owner some.
+//! The space of a store that only root may fill, so that root can still work on a mount that a user has filled.
 
 use std::{fmt, str::FromStr};
 

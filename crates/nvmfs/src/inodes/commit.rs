@@ -64,7 +64,8 @@ impl Inodes {
         }
     }
 
-    /// Submits a batch to the ftl, unless it has to wait. `owners_of` tells whose the inodes in it are; they are held. Only a batch of times may be submitted while a check reads.
+    /// Submits a batch to the ftl, unless it has to wait. `owners_of` returns the owners of its inodes, which are held.
+    /// Only a batch of times may be submitted while a check reads.
     pub(super) fn submit(
         &self,
         ops: &[Op<'_>],
