@@ -15,12 +15,12 @@ use std::{
     time::Duration,
 };
 
-use lacuna_device::{BlockDevice, DeviceStats, Geometry, MemDevice, Result};
+use lacuna_device::{BlockDevice, MemDevice};
 use lacuna_nvmfs::{
     FormatOptions, Ino, Nvmfs, Options, Refusal,
     posix::{Caller, Posix, SetAttr, WriteOptions, XattrMode},
 };
-use lacuna_sim::{SeededRng, for_each_seed};
+use lacuna_sim::{BeforeReads, SeededRng, for_each_seed};
 use parking_lot::{Condvar, Mutex};
 use stores::{assert_clean, formatted};
 use world_acl::{ACL, Acl};
@@ -211,79 +211,52 @@ fn what_a_thread_sets_no_other_takes_back() {
     assert_clean(&vfs);
 }
 
-/// A device that can hold its next read up.
-struct Gated {
-    inner: MemDevice,
-    state: Mutex<Gate>,
+/// Holds the next read up, when it is told to.
+#[derive(Default)]
+struct Gate {
+    state: Mutex<Hold>,
     changed: Condvar,
 }
 
-#[derive(PartialEq, Eq)]
-enum Gate {
+#[derive(Default, PartialEq, Eq)]
+enum Hold {
+    #[default]
     Open,
     HoldsNext,
     Holds,
 }
 
-impl Gated {
-    fn set(&self, gate: Gate) {
-        *self.state.lock() = gate;
+impl Gate {
+    fn set(&self, state: Hold) {
+        *self.state.lock() = state;
         self.changed.notify_all();
     }
 
     fn wait_until_it_holds(&self) {
         let mut state = self.state.lock();
-        let waited = self.changed.wait_while_for(&mut state, |state| *state != Gate::Holds, PATIENCE);
+        let waited = self.changed.wait_while_for(&mut state, |state| *state != Hold::Holds, PATIENCE);
         assert!(!waited.timed_out(), "nothing is read");
     }
-}
 
-impl BlockDevice for Gated {
-    fn geometry(&self) -> Geometry {
-        self.inner.geometry()
-    }
-
-    fn name(&self) -> &str {
-        "gated device"
-    }
-
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+    fn pass(&self) {
         let mut state = self.state.lock();
-        if *state == Gate::HoldsNext {
-            *state = Gate::Holds;
+        if *state == Hold::HoldsNext {
+            *state = Hold::Holds;
             self.changed.notify_all();
-            self.changed.wait_while(&mut state, |state| *state == Gate::Holds);
+            self.changed.wait_while(&mut state, |state| *state == Hold::Holds);
         }
-        drop(state);
-        self.inner.read_at(offset, buf)
-    }
-
-    fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
-        self.inner.write_at(offset, data)
-    }
-
-    fn sync(&self) -> Result<()> {
-        self.inner.sync()
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> Result<()> {
-        self.inner.discard(offset, len)
-    }
-
-    fn stats(&self) -> DeviceStats {
-        self.inner.stats()
     }
 }
 
 /// Holds a change of mode up after it has planned what becomes of the list, and lets another thread change attributes
 /// `meanwhile`. Returns the list and the other attribute as they are then.
 fn chmod_beside(old: &Acl, meanwhile: impl Fn(&Posix, Ino)) -> (Option<Vec<u8>>, Option<Vec<u8>>) {
-    let gated = Arc::new(Gated {
-        inner: MemDevice::new(64 << 20),
-        state: Mutex::new(Gate::Open),
-        changed: Condvar::new(),
+    let gate = Arc::new(Gate::default());
+    let passed = Arc::clone(&gate);
+    let device: Arc<dyn BlockDevice> = BeforeReads::new(Arc::new(MemDevice::new(64 << 20)), move |_| {
+        passed.pass();
+        Ok(())
     });
-    let device: Arc<dyn BlockDevice> = gated.clone();
     Nvmfs::format(Arc::clone(&device), &FormatOptions::default()).expect("formats");
     let vfs = Nvmfs::open(device, Options::default()).expect("opens");
     let fs = vfs.posix();
@@ -292,15 +265,15 @@ fn chmod_beside(old: &Acl, meanwhile: impl Fn(&Posix, Ino)) -> (Option<Vec<u8>>,
     fs.setxattr(ino, OTHER, b"old", XattrMode::Set).expect("sets");
     fs.setxattr(ino, ACL, &old.value(), XattrMode::Set).expect("sets");
     fs.sync().expect("syncs");
-    gated.set(Gate::HoldsNext);
+    gate.set(Hold::HoldsNext);
     thread::scope(|scope| {
         // To the middle of a sector, whose rest is kept: so it reads after it has planned the change of the list.
         let cut = SetAttr { mode: Some(0o751), size: Some(100), ..SetAttr::default() };
         let fs = &fs;
         let changer = scope.spawn(move || fs.setattr(ino, &cut).expect("changes"));
-        gated.wait_until_it_holds();
+        gate.wait_until_it_holds();
         meanwhile(fs, ino);
-        gated.set(Gate::Open);
+        gate.set(Hold::Open);
         assert_eq!(changer.join().expect("ends").perm, 0o751);
     });
     assert_clean(&vfs);
