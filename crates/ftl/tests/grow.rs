@@ -173,7 +173,7 @@ fn a_store_grows_beside_everything_else() {
                     scope.spawn(move || {
                         let mut rng = SeededRng::new(thread);
                         while !ended.load(Ordering::Relaxed) {
-                            let page = thread + 3 * rng.below(30);
+                            let page = thread + 3 * rng.below(25); // all fit before the first growth
                             write(ftl, page, 2).unwrap();
                             assert_holds(ftl, [page], 2);
                             match rng.below(40) {
