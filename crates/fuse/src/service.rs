@@ -598,7 +598,8 @@ impl Service {
         };
         let ino = Self::ino(number)?;
         let kill = unprivileged(caller);
-        let allocated = self.with_space(|| self.posix.fallocate(ino, offset, len, what, kill));
+        let posix = self.posix_for(caller);
+        let allocated = self.with_space(|| posix.fallocate(ino, offset, len, what, kill));
         self.checked("fallocate", number, allocated)
     }
 

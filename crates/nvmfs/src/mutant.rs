@@ -11,6 +11,8 @@ lacuna_mutants::breakable_rules! {
     GenerationsGoOn = "generations-go-on",
     /// What users add leaves root its reserve.
     ReserveIsRoots = "reserve-is-roots",
+    /// An allocation of more than there is space for fails.
+    AllocationAsks = "allocation-asks",
     /// The usage of a user goes down by what a freed inode took.
     FreedIsGivenBack = "freed-is-given-back",
     /// What an inode takes counts for its owner alone, also after `chown`.

@@ -33,6 +33,7 @@ const RULES: &[(&str, &str)] = &[
     ("access-relative", "posix::times_move_and_are_stored_when_they_must"),
     ("generations-go-on", "posix_stores::a_number_that_returns_after_reopening_has_another_generation"),
     ("reserve-is-roots", "posix_stores::users_leave_root_its_reserve"),
+    ("allocation-asks", "posix_stores::an_allocation_asks_for_space"),
     ("freed-is-given-back", "quota::usage_follows_each_operation"),
     ("usage-moves-with-owner", "quota::usage_follows_each_operation"),
 ];

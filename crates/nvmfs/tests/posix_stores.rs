@@ -20,7 +20,7 @@ use by_inode::{
 use fight::fight;
 use lacuna_nvmfs::{
     CheckDepth, FormatOptions, Ino, Nvmfs, Options, Progress, Refusal, Spare, Timestamp,
-    posix::{Caller, Posix, Rename, SetAttr, WriteOptions, XattrMode},
+    posix::{Allocate, Caller, Posix, Rename, SetAttr, WriteOptions, XattrMode},
 };
 use lacuna_sim::SimDevice;
 
@@ -199,6 +199,44 @@ fn users_leave_root_its_reserve() {
         users.unlink(ROOT, name).expect("a user removes a file");
     }
     users.release(file).unwrap();
+    assert_clean(&vfs);
+}
+
+/// An allocation takes nothing, and still fails where there is less space than its range lacks.
+#[test]
+fn an_allocation_asks_for_space() {
+    let options = Options { clock, root_reserve: Spare::Percent(10), ..Options::default() };
+    let vfs = Nvmfs::open(formatted(64 << 20), options).unwrap();
+    let (root, users) = (vfs.posix(), vfs.posix().for_users());
+    let ino = file(&root, "a");
+    let mut data = vec![0; 8 << 20];
+    lacuna_sim::SeededRng::new(5).fill(&mut data);
+    for at in (0..data.len()).step_by(1 << 20) {
+        root.write(ino, at as u64, &data[at..][..1 << 20], PLAIN).unwrap();
+    }
+    let space = root.statfs().unwrap();
+    let stored = data.len() as u64;
+    for (fs, free) in [(&root, space.free_bytes), (&users, space.available_bytes)] {
+        let free = free / 512 * 512 - 4096; // times are stored meanwhile
+        for (offset, len, fits) in [
+            (0, free, true),
+            (0, free + stored, true), // the beginning is there
+            (0, free + stored + 8192, false),
+            (stored, free + 8192, false),
+            (1 << 30, free + 8192, false),
+            (0, 1 << 40, false),
+        ] {
+            for what in [Allocate::KeepSize, Allocate::Extend] {
+                let allocated = fs.fallocate(ino, offset, len, what, None);
+                let errno = allocated.as_ref().err().map_or(0, |error| error.errno());
+                assert_eq!(errno, if fits { 0 } else { 28 }, "{what:?} of {len} bytes at {offset}");
+            }
+        }
+        assert_eq!(fs.getattr(ino).unwrap().size, free + stored, "nothing that failed made it longer");
+        fs.setattr(ino, &SetAttr { size: Some(stored), ..SetAttr::default() }).unwrap();
+    }
+    assert_eq!(root.getattr(ino).unwrap().allocated_bytes, stored);
+    root.fallocate(ino, 1 << 41, 1 << 20, Allocate::PunchHole, None).expect("a hole needs none");
     assert_clean(&vfs);
 }
 

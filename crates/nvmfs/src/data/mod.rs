@@ -21,6 +21,7 @@ use crate::{
     error::{Refusal, Result},
     format::{Caller, FILE_BYTES_MAX, FileKind, Ino, Privilege, REGION_SECTORS},
     inodes::{Author, HeldRanges, Inodes, Node, Target},
+    mutant::{Rule, is_broken},
 };
 
 /// How to write.
@@ -47,7 +48,8 @@ impl WriteOptions {
     }
 }
 
-/// The modes of [`fallocate`](crate::posix::Posix::fallocate). No mode reserves space: provisioning is thin.
+/// The modes of [`fallocate`](crate::posix::Posix::fallocate). No mode reserves space: provisioning is thin. But the first
+/// two fail where there is not as much space as the range lacks, so that who allocates before writing learns it in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Allocate {
     /// Mode 0: the file reaches at least to the end of the range.
@@ -307,7 +309,7 @@ impl Data {
         offset: u64,
         len: u64,
         what: Allocate,
-        kill_privileges: Option<Caller>,
+        by: Author,
     ) -> Result<()> {
         let node = self.inodes.node(ino)?;
         must_be_file(&node)?;
@@ -315,6 +317,9 @@ impl Data {
             return Err(Refusal::Invalid.into());
         }
         let end = end_of(offset, len)?;
+        if matches!(what, Allocate::Extend | Allocate::KeepSize) {
+            self.must_have_space(ino, sectors(offset, len), by.privilege)?;
+        }
         self.drop_capability(&node)?;
         let (is_hole, grows) = match what {
             Allocate::KeepSize => (false, false),
@@ -328,7 +333,7 @@ impl Data {
         if ops.is_empty() && end <= node.size() {
             // As on other file systems of Linux, this still counts as a change.
             let changed = self.change_inode(&node, None, |inode, update| {
-                if let Some(caller) = kill_privileges {
+                if let Some(caller) = by.kill_privileges {
                     inode.drop_privileges(caller);
                 }
                 inode.set_times((inode.times().0, update.now(), update.now()));
@@ -336,9 +341,26 @@ impl Data {
             });
             return changed.map(drop);
         }
-        let by = Author { kill_privileges, ..Author::default() }; // nothing is stored that was not
+        let by = Author { privilege: Privilege::Root, ..by }; // nothing is stored that was not
         let target = Target { node: Arc::clone(&node), end, by };
         self.inodes.write_data(&ops.iter().map(OwnedOp::as_op).collect::<Vec<_>>(), &[target])
+    }
+
+    /// Whether there is space for what these sectors lack now. What is written there later may still find none: nothing
+    /// is reserved.
+    fn must_have_space(&self, ino: Ino, sectors: Range<u64>, privilege: Privilege) -> Result<()> {
+        let range_bytes = (sectors.end - sectors.start) * SECTOR as u64;
+        let stored_bytes =
+            self.inodes.volume().ftl().allocated(ino.lba(sectors.start)..ino.lba(sectors.end))?;
+        let space = self.inodes.statfs()?;
+        let left_bytes = match privilege {
+            Privilege::User => space.available_bytes,
+            Privilege::Root => space.free_bytes,
+        };
+        match range_bytes.saturating_sub(stored_bytes) <= left_bytes || is_broken(Rule::AllocationAsks) {
+            true => Ok(()),
+            false => Err(Refusal::NoSpace.into()),
+        }
     }
 
     /// The first byte of data, or of a hole, at or behind `offset`.

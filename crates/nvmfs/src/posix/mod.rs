@@ -349,7 +349,8 @@ impl Posix {
     /// it does; capabilities always.
     ///
     /// # Errors
-    /// [`Refusal::Invalid`] for an empty range, [`Refusal::FileTooLarge`], [`Refusal::IsADirectory`].
+    /// [`Refusal::Invalid`] for an empty range, [`Refusal::FileTooLarge`], [`Refusal::IsADirectory`]; [`Refusal::NoSpace`]
+    /// where there is less space now than an allocated range lacks.
     pub fn fallocate(
         &self,
         ino: Ino,
@@ -358,7 +359,8 @@ impl Posix {
         what: Allocate,
         kill_privileges: Option<Caller>,
     ) -> Result<()> {
-        self.layers.data.fallocate(ino, offset, len, what, kill_privileges)?;
+        let by = Author { kill_privileges, privilege: self.privilege };
+        self.layers.data.fallocate(ino, offset, len, what, by)?;
         self.layers.inodes.store_many_times();
         Ok(())
     }
