@@ -15,6 +15,8 @@ lacuna_mutants::breakable_rules! {
     WritersAsk = "writers-ask",
     /// An inode that the kernel knows stays (service invariant 2).
     LookUpsCount = "look-ups-count",
+    /// Who finds no space waits for removed inodes that the kernel is about to forget (service invariant 3).
+    ForgottenAwaited = "forgotten-awaited",
     /// A file that is open with `O_DIRECT` is cached for nobody who opens it later (open files invariant 1).
     DirectStaysDirect = "direct-stays-direct",
     /// A direct write has the kernel drop the pages that it wrote (open files invariant 2).

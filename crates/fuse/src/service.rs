@@ -244,13 +244,18 @@ impl Service {
     /// Changes something, by invariant 3, and makes it durable if every change must be.
     fn with_space<T>(&self, change: impl Fn() -> lacuna_nvmfs::Result<T>) -> lacuna_nvmfs::Result<T> {
         let changed = match change() {
-            Err(error) if is_full(&error) && self.posix.wait_for_forgotten(FORGET_WAIT) => change(),
+            Err(error) if is_full(&error) && self.awaits_forgotten() => change(),
             changed => changed,
         }?;
         if self.options.sync && !is_broken(Rule::ChangesSynced) {
             self.posix.sync()?;
         }
         Ok(changed)
+    }
+
+    /// Waits until an inode is freed, if one may be soon.
+    fn awaits_forgotten(&self) -> bool {
+        !is_broken(Rule::ForgottenAwaited) && self.posix.wait_for_forgotten(FORGET_WAIT)
     }
 
     fn ino(number: u64) -> Result<Ino> {

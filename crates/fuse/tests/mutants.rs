@@ -38,6 +38,7 @@ const RULES: &[(&str, &str)] = &[
     ("trims-direct", "service::trims_are_inferred_for_nobody_else"),
     ("writers-ask", "service::only_who_may_write_switches_trims_on"),
     ("look-ups-count", "races::what_was_looked_up_can_be_used_though_it_is_replaced"),
+    ("forgotten-awaited", "service::a_user_whose_quota_is_used_up_gets_what_is_about_to_be_forgotten"),
     ("direct-stays-direct", "openings::what_is_open_directly_is_cached_for_nobody"),
     (
         "direct-write-drops-pages",
