@@ -4,6 +4,8 @@
 //!   [`RawDevice`] is a store file or block device, [`MemDevice`] is in memory.
 //! - [`File`] and [`Vfs`]: positional files with holes, and a named set of them. The database engine lives on it,
 //!   unchanged on a file system of ours, on a directory of ext4 or XFS ([`DirVfs`]) and in memory ([`MemVfs`]).
+//! - [`LogDevice`]: small, fast, persistent space addressed by bytes, beside the flash. Its contract of a power cut is its
+//!   own ([`log_device`]).
 //!
 //! This is the only crate of Lacuna that makes storage system calls. The simulators of both interfaces, whose power can
 //! be cut, are in `lacuna-sim`; buffers and arenas in `lacuna-memory`.
@@ -24,6 +26,7 @@
 //!                        <- positional  files with direct I/O, shared by
 //!                             <- dir    directories
 //!                             <- raw    store files and disks; prompt: their threads' scheduling
+//!                                  <- log_device  mapped memory, or blocks
 //! mutant                              rules that tests break
 //! ```
 
@@ -32,6 +35,7 @@
 mod block;
 mod dir;
 mod error;
+pub mod log_device;
 pub mod mem;
 #[cfg(not(feature = "mutants"))]
 mod mutant;
@@ -47,6 +51,7 @@ mod vfs;
 pub use block::{BlockDevice, DeviceStats, Geometry, GrowingGeometry, SECTOR, WriteDone};
 pub use dir::{DirOptions, DirVfs};
 pub use error::{Error, Result};
+pub use log_device::{BlockLog, LogDevice, MappedMemory, create_log_device, open_log_device};
 pub use mem::{MemDevice, MemVfs};
 pub use patient::Patient;
 pub use raw::{BlockIo, RawDevice, RawOptions};

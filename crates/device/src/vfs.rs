@@ -207,6 +207,11 @@ pub trait Vfs: Send + Sync {
     fn free_bytes(&self) -> Result<Option<u64>> {
         Ok(None)
     }
+
+    /// Bytes that an engine's log may have here at most, where that is less than there is space: a log device's.
+    fn log_bytes_max(&self) -> Option<u64> {
+        None
+    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Holds docs/FORMAT.md against the code.
 
 use crate::{
-    alloc, flush,
+    alloc, flush, log_device,
     page::{node, overflow, undo},
     wal::{self, control},
 };
@@ -27,6 +27,7 @@ fn format_md_is_true() {
         undo::LAYOUT,
         overflow::LAYOUT,
         flush::DOUBLEWRITE_LAYOUT,
+        log_device::LAYOUT,
     ];
     for row in layouts.concat() {
         assert!(documented.contains(&row), "FORMAT.md does not say {row:?}");

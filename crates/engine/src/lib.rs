@@ -35,6 +35,7 @@
 //! alloc       Allocator: free pages of a file, and its end
 //! mtr         Mtr: page changes that are logged as one; Pager: pool and log together
 //! pool        Pool: pages in memory, latches, eviction, dirty pages; read-ahead
+//! log_device  LogDeviceVfs: the files of the log on a device of their own
 //! wal         Log: groups, group commit, page-write records; the control file
 //! space       Space: a table's file; pins that keep it from being dropped
 //! row         Blocks: the baseline with compressed blocks, beside compression at flush
@@ -79,7 +80,7 @@
 //!
 //! Each module opens with its own invariants; `recovery` says in which order opening a store does what.
 //!
-//! layers: mutant < types < sync, poison < page < row < space < wal < pool < mtr < alloc < flush < overflow < btree
+//! layers: mutant < types < sync, poison < page < row < space < wal < log_device, pool < mtr < alloc < flush < overflow < btree
 //! layers:   < undo < txn < catalog < recovery < store < fuzz
 
 mod alloc;
@@ -91,6 +92,7 @@ mod format_doc;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzz;
+mod log_device;
 mod mtr;
 #[cfg(not(feature = "mutants"))]
 mod mutant;
@@ -114,6 +116,7 @@ mod wal;
 pub use btree::Direction;
 pub use flush::FlushStats;
 pub use lacuna_page::Algorithm;
+pub use log_device::{LOG_DEVICE_BYTES_MIN, LogDeviceVfs};
 pub use pool::{PoolStats, replay_cost::ReplayEstimate};
 pub use recovery::RecoveryStats;
 pub use row::RowStats;

@@ -14,6 +14,12 @@ lacuna_mutants::breakable_rules! {
     FlightsCount = "flights-count",
     /// The control file is on the medium before log is freed (flush invariant 4).
     CheckpointsSynced = "checkpoints-synced",
+    /// What a log device gives back is zero before it is used again (ring invariant 1).
+    FreedLogIsZero = "freed-log-is-zero",
+    /// What is written to a log device is written back (ring invariant 4).
+    LogWrittenBack = "log-written-back",
+    /// And waited for.
+    LogFenced = "log-fenced",
     /// A commit returns when it is durable.
     CommitSyncs = "commit-syncs",
     /// With relaxed durability the log is synced once the interval has passed.

@@ -9,6 +9,8 @@
 mod beside;
 #[path = "rigs/edited.rs"]
 mod edited;
+#[path = "rigs/log_device.rs"]
+mod log_device;
 mod rigs;
 
 use std::{
@@ -25,6 +27,7 @@ use lacuna_engine::{
     Algorithm, Direction, Doublewrite, Durability, Error, Store, StoreOptions, Table, TableOptions, Txn,
 };
 use lacuna_sim::{CutTally, SeededRng, SimVfs, for_each_seed};
+use log_device::FlashAndMemory;
 use rigs::{Flash, Rig};
 
 const TABLES: [&str; 3] = ["plain", "compressed", "row"];
@@ -380,6 +383,15 @@ fn power_cuts_on_flash_lose_no_commit() {
     matrix(120, &places, |seed, tally| {
         let doublewrite = if seed % 5 == 0 { Doublewrite::On } else { Doublewrite::Auto };
         crash_case(&Flash::new(seed, false), seed, doublewrite, tally);
+    });
+}
+
+/// The log lies in persistent memory, the pages on flash, and one cut hits both.
+#[test]
+fn power_cuts_with_the_log_in_memory_lose_no_commit() {
+    let places = [("commit", 60), ("checkpoint", 3), ("recovery", 10)];
+    matrix(120, &places, |seed, tally| {
+        crash_case(&FlashAndMemory::new(seed), seed, Doublewrite::Auto, tally);
     });
 }
 

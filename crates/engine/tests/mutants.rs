@@ -18,6 +18,8 @@ mod full;
 mod history;
 #[path = "leaves.rs"]
 mod leaves;
+#[path = "log_device.rs"]
+mod log_device;
 #[path = "panics.rs"]
 mod panics;
 #[path = "regressions.rs"]
@@ -71,6 +73,8 @@ const WALKS: &str = "cursors::walks_of_a_snapshot_that_was_given_up_are_told";
 const LOCKED_LOADS: &str = "bulk::a_load_waits_for_locks_in_its_way";
 const LOADS: &str = "bulk::loads_agree_with_a_map_on_all_kinds_of_tables";
 const FAILED_LOADS: &str = "bulk::a_load_that_fails_leaves_none_of_its_records_and_the_transaction_goes_on";
+const IN_MEMORY: &str = "crash::power_cuts_with_the_log_in_memory_lose_no_commit";
+const ROUND: &str = "log_device::a_log_goes_round_and_round";
 const CASES: &str = "40";
 
 /// Each rule, and a test of the matrix that must fail without it.
@@ -83,6 +87,11 @@ const RULES: &[(&str, &str)] = &[
     ("flights-count", BESIDE),
     ("checkpoints-synced", DIRECTORY),
     ("commit-syncs", FLASH),
+    ("freed-log-is-zero", ROUND),
+    ("log-written-back", IN_MEMORY),
+    ("log-fenced", IN_MEMORY),
+    ("checkpoints-synced", IN_MEMORY),
+    ("log-before-pages", IN_MEMORY),
     ("relaxed-syncs", RELAXED),
     ("relaxed-waits", RELAXED),
     ("history-kept", FLASH),

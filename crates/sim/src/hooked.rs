@@ -105,6 +105,10 @@ impl<H: Hooks + 'static> Vfs for HookedVfs<H> {
         self.vfs.stats()
     }
 
+    fn log_bytes_max(&self) -> Option<u64> {
+        self.vfs.log_bytes_max()
+    }
+
     fn free_bytes(&self) -> Result<Option<u64>> {
         self.hooks.free_bytes().map_or_else(|| self.vfs.free_bytes(), |bytes| Ok(Some(bytes)))
     }

@@ -3,6 +3,8 @@
 //! - [`SimDevice`] is a [`BlockDevice`](lacuna_device::BlockDevice) and [`SimVfs`] a
 //!   [`Vfs`](lacuna_device::Vfs), both in memory. They keep durable content apart from content written since the last
 //!   sync, so that a power cut can affect the latter in every way that the contract of `lacuna-device` allows.
+//! - [`SimMemory`] is persistent memory beside a device, a [`LogDevice`](lacuna_device::LogDevice) whose stores a power
+//!   cut may take line by line until they are written back and fenced.
 //! - [`FaultRates`] goes beyond that contract: a [`SimDevice`] then loses and misdirects writes, returns stale data or
 //!   delays discards, without an error. [`Fault`] records each.
 //! - [`BeforeReads`] calls a hook before each read of any device, [`HookedVfs`] calls [`Hooks`] around the calls of
@@ -29,6 +31,7 @@ pub mod forge;
 mod full_host;
 mod hooked;
 mod limits;
+mod memory;
 pub mod mutation;
 mod power;
 mod rng;
@@ -42,6 +45,7 @@ pub use faults::{Fault, FaultRates};
 pub use full_host::FullHost;
 pub use hooked::{HookedVfs, Hooks};
 pub use limits::{Watchdog, peak_memory_bytes};
+pub use memory::SimMemory;
 pub use rng::SeededRng;
 pub use seeds::for_each_seed;
 pub use tally::CutTally;

@@ -1,22 +1,38 @@
 //! Power cuts and injected failures, shared by the simulated device and the simulated VFS.
 
-use std::io;
+use std::{io, sync::Arc};
 
 use lacuna_device::{Error, Result};
+use parking_lot::Mutex;
 
 /// Counts operations that change the medium and decides which of them fail.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Power {
-    /// Operations so far: writes, syncs, discards and whatever else changes the medium.
-    pub(crate) ops: u64,
-    /// Operations left until the one during which the power is cut.
-    cut_in: Option<u64>,
-    off: bool,
+    /// Shared by the devices that one power cut hits.
+    supply: Arc<Mutex<Supply>>,
     /// Writes left until they fail with EIO.
     write_failure_in: Option<u64>,
     /// The same of syncs.
     sync_failure_in: Option<u64>,
     pub(crate) full: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Supply {
+    /// Operations so far: writes, syncs, discards and whatever else changes the medium.
+    ops: u64,
+    /// Operations left until the one during which the power is cut.
+    cut_in: Option<u64>,
+    off: bool,
+}
+
+/// A clone has a supply of its own, in the same state.
+impl Clone for Power {
+    fn clone(&self) -> Power {
+        let supply = Arc::new(Mutex::new(self.supply.lock().clone()));
+        let Power { write_failure_in, sync_failure_in, full, .. } = *self;
+        Power { supply, write_failure_in, sync_failure_in, full }
+    }
 }
 
 /// How an admitted operation proceeds.
@@ -28,33 +44,47 @@ pub(crate) enum Verdict {
 }
 
 impl Power {
-    pub(crate) fn set_cut_after(&mut self, ops: u64) {
-        self.cut_in = Some(ops);
-        self.off |= ops == 0;
+    /// The power of another device on the same supply; failures are injected for each by itself.
+    pub(crate) fn beside(&self) -> Power {
+        Power { supply: Arc::clone(&self.supply), ..Power::default() }
     }
 
-    pub(crate) fn switch_on(&mut self) {
-        self.cut_in = None;
-        self.off = false;
+    pub(crate) fn ops(&self) -> u64 {
+        self.supply.lock().ops
+    }
+
+    pub(crate) fn set_cut_after(&self, ops: u64) {
+        let mut supply = self.supply.lock();
+        supply.cut_in = Some(ops);
+        supply.off |= ops == 0;
+    }
+
+    pub(crate) fn switch_on(&self) {
+        let mut supply = self.supply.lock();
+        supply.cut_in = None;
+        supply.off = false;
     }
 
     pub(crate) fn is_off(&self) -> bool {
-        self.off
+        self.supply.lock().off
     }
 
     /// Operations that do not change the medium call this first.
     pub(crate) fn check(&self) -> Result<()> {
-        if self.off { Err(Error::PowerCut) } else { Ok(()) }
+        if self.is_off() { Err(Error::PowerCut) } else { Ok(()) }
     }
 
     /// Operations that change the medium call this first.
-    pub(crate) fn tick(&mut self) -> Result<Verdict> {
-        self.check()?;
-        self.ops += 1;
-        if let Some(left) = &mut self.cut_in {
+    pub(crate) fn tick(&self) -> Result<Verdict> {
+        let mut supply = self.supply.lock();
+        if supply.off {
+            return Err(Error::PowerCut);
+        }
+        supply.ops += 1;
+        if let Some(left) = &mut supply.cut_in {
             *left -= 1;
             if *left == 0 {
-                self.off = true;
+                supply.off = true;
                 return Ok(Verdict::CutInFlight);
             }
         }
@@ -118,7 +148,7 @@ macro_rules! power_controls {
         impl $simulator {
             /// Operations so far that changed something, syncs included.
             pub fn ops(&self) -> u64 {
-                self.state.lock().power.ops
+                self.state.lock().power.ops()
             }
 
             /// Cuts the power in the `ops`-th next operation that changes something: it may be done in part and

@@ -157,6 +157,10 @@ impl Vfs for TraceVfs {
         self.inner.stats()
     }
 
+    fn log_bytes_max(&self) -> Option<u64> {
+        self.vfs.log_bytes_max()
+    }
+
     fn free_bytes(&self) -> Result<Option<u64>> {
         self.inner.free_bytes()
     }

@@ -280,8 +280,8 @@ impl RawDevice {
 
 /// How long an opener waits for another owner to release the store. A killed process holds its store until the kernel
 /// has ended its requests in flight, which could otherwise still be written after the next opener has read.
-const CLAIM_PATIENCE: Duration = Duration::from_secs(1);
-const CLAIM_INTERVAL: Duration = Duration::from_millis(10);
+pub(crate) const CLAIM_PATIENCE: Duration = Duration::from_secs(1);
+pub(crate) const CLAIM_INTERVAL: Duration = Duration::from_millis(10);
 
 /// What an owner has locked.
 struct Claimed {

@@ -39,6 +39,7 @@ use crate::{
     btree::{Direction, Tree},
     catalog::{self, CATALOG_PAGE_BYTES, CATALOG_TABLE, FIRST_TABLE, Row},
     flush::{self, Flusher},
+    log_device,
     mtr::Pager,
     page::undo::{State, UNDO_PAGE_BYTES},
     poison::Poison,
@@ -80,6 +81,7 @@ pub struct RecoveryStats {
 /// Opens the store in `vfs`, making a new one when the VFS is empty.
 pub(crate) fn open(vfs: Arc<dyn Vfs>, mut options: StoreOptions) -> Result<(Arc<TxnEngine>, RecoveryStats)> {
     let vfs_bytes = fit_options(&*vfs, &mut options)?;
+    log_device::must_be_here(&*vfs)?;
     let (control, root) = match Control::open(&*vfs)? {
         Some(found) => found,
         None => {
@@ -191,6 +193,10 @@ pub(crate) fn fit_options(vfs: &dyn Vfs, options: &mut StoreOptions) -> Result<u
         None => u64::MAX,
     };
     options.log_bytes = flush::log_bytes(options, vfs_bytes);
+    if let Some(log_bytes_max) = vfs.log_bytes_max() {
+        // Work that was let in while the log was full enough still logs something.
+        options.log_bytes = options.log_bytes.min(log_bytes_max / 2);
+    }
     options.history_bytes = flush::history_bytes(options, vfs_bytes);
     Ok(vfs_bytes)
 }

@@ -9,6 +9,7 @@ use lacuna_device::Vfs;
 
 use crate::{
     catalog::CATALOG_TABLE,
+    log_device,
     page::undo::State,
     poison::Poison,
     recovery::{Parts, fit_options, load_catalog, open_spaces},
@@ -21,6 +22,7 @@ use crate::{
 /// Opens the store in `vfs`, which was closed.
 pub(crate) fn open(vfs: Arc<dyn Vfs>, mut options: StoreOptions) -> Result<Arc<TxnEngine>> {
     let vfs_bytes = fit_options(&*vfs, &mut options)?;
+    log_device::must_be_here(&*vfs)?;
     let what = vfs.name().to_owned();
     // Nothing is flushed, and the doublewrite file need not exist.
     options.doublewrite = Doublewrite::Off;

@@ -68,7 +68,7 @@ fn fail_some(rng: &mut SeededRng, writes: impl FnOnce(u64), sync: impl FnOnce())
 
 /// The file system on the simulated device.
 pub(crate) struct Flash {
-    device: Arc<SimDevice>,
+    pub(crate) device: Arc<SimDevice>,
     background: bool,
     /// The store lies in a directory of it.
     in_directory: bool,

@@ -219,6 +219,26 @@ impl SimDevice {
         })
     }
 
+    /// A device beside `other`, on the same power supply: what cuts the power of one cuts that of both, and operations
+    /// of both are counted together. To turn it on again, call [`SimDevice::power_cycle`] of each.
+    pub fn beside(other: &SimDevice, capacity_bytes: u64, block_bytes: u32, seed: u64) -> Arc<SimDevice> {
+        let device = SimDevice::with_block_bytes(capacity_bytes, block_bytes, seed);
+        device.state.lock().power = other.power_beside();
+        device
+    }
+
+    /// The power of a device on the same supply.
+    pub(crate) fn power_beside(&self) -> Power {
+        self.state.lock().power.beside()
+    }
+
+    /// As [`SimDevice::fork`], on the power supply of `other`.
+    pub fn fork_beside(&self, other: &SimDevice, seed: u64) -> Arc<SimDevice> {
+        let fork = self.fork(seed);
+        fork.state.lock().power = other.power_beside();
+        fork
+    }
+
     /// An independent device in the same state, driven by `seed` from here on, so that one run can be crashed in many
     /// ways.
     pub fn fork(&self, seed: u64) -> Arc<SimDevice> {
