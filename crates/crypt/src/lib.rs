@@ -24,10 +24,13 @@
 //! # }
 //! ```
 //!
-//! layers: limits < error < secret < sector < format < slots
+//! layers: limits < error < secret < sector < format < slots < fuzz
 
 mod error;
 mod format;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzz;
 mod limits;
 mod secret;
 mod sector;

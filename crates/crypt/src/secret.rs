@@ -28,7 +28,8 @@ impl Secret {
         }
     }
 
-    pub(crate) fn bytes(&self) -> &[u8] {
+    /// Its bytes, for handing them on. They must not be printed, stored or kept.
+    pub fn expose(&self) -> &[u8] {
         &self.0
     }
 }

@@ -271,7 +271,7 @@ impl Slot {
     fn wrapping(&self, secret: &Secret) -> Result<XChaCha20Poly1305> {
         let argon2 = Argon2::new(Algorithm::Argon2id, Version::V0x13, self.cost().check()?);
         let mut key = Zeroizing::new([0; 32]);
-        let made = argon2.hash_password_into(secret.bytes(), &self.salt, &mut key[..]);
+        let made = argon2.hash_password_into(secret.expose(), &self.salt, &mut key[..]);
         made.map_err(|_| Error::Memory { memory_kib: self.memory_kib })?;
         Ok(XChaCha20Poly1305::new(&Key::from(*key)))
     }
