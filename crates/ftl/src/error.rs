@@ -95,6 +95,33 @@ pub enum Error {
         /// The failure that stopped it.
         reason: String,
     },
+    /// The store's keys cannot be used or changed as asked.
+    #[error("{device}: {reason}")]
+    Key {
+        /// The device.
+        device: String,
+        /// Why not.
+        #[source]
+        reason: lacuna_crypt::Error,
+    },
+    /// The store is encrypted, and no key was given.
+    #[error("{device}: the store is encrypted: a key is needed")]
+    Encrypted {
+        /// The device.
+        device: String,
+    },
+    /// A key was given for a store that is not encrypted.
+    #[error("{device}: a key was given, but the store is not encrypted")]
+    NotEncrypted {
+        /// The device.
+        device: String,
+    },
+    /// Data was to be read or written in a store that was opened without its key.
+    #[error("{device}: opened without its key, so data can be neither read nor written")]
+    Locked {
+        /// The device.
+        device: String,
+    },
     /// A change was asked of a store that was opened read-only.
     #[error("{device}: opened read-only")]
     ReadOnly {
@@ -131,7 +158,13 @@ impl From<Error> for device::Error {
             Error::ReadOnly { device } => {
                 device::Error::Unsupported { what: device, operation: "write, opened read-only" }
             }
+            Error::Locked { device } => {
+                device::Error::Unsupported { what: device, operation: "data, opened without its key" }
+            }
             Error::NotAStore { .. }
+            | Error::Key { .. }
+            | Error::Encrypted { .. }
+            | Error::NotEncrypted { .. }
             | Error::NotEmpty { .. }
             | Error::Version { .. }
             | Error::Features { .. }

@@ -202,9 +202,14 @@ mod write;
 
 pub use addr::{Lba, SECTOR, Seq};
 pub use error::{Error, Result};
+pub use lacuna_crypt::{
+    Cost as KeyCost, Error as KeyError, SECRET_BYTES_MAX as KEY_BYTES_MAX, Secret, SlotInfo as KeyInfo,
+    SlotOptions as KeyOptions, Source as KeySource,
+};
+pub use media::KeyChange;
 pub use options::{
-    CheckDepth, Effect, Finding, Footprint, FormatOptions, Op, Options, Progress, Report, Spare, Stats,
-    Stream, StreamStats, Work,
+    CheckDepth, Effect, Finding, Footprint, FormatOptions, Key, NewKey, Op, Options, Progress, Report, Spare,
+    Stats, Stream, StreamStats, Work,
 };
 pub use paging::ResidentLeaves;
 pub use read::{Lost, Mapped, Remains};

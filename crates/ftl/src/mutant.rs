@@ -48,6 +48,10 @@ lacuna_mutants::breakable_rules! {
     GrowthWipes = "growth-wipes",
     /// So is the copy of the superblock at the old end.
     OldEndWiped = "old-end-wiped",
+    /// Data of an encrypted store is encrypted.
+    DataEncrypted = "data-encrypted",
+    /// Keys are durable in one place before they change in the others.
+    KeysInTurn = "keys-in-turn",
     /// Opening restores collection's segments.
     OpeningRestores = "opening-restores",
     /// The marks in replayed records count.

@@ -2,6 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
+use lacuna_crypt::{Secret, SlotOptions};
 use lacuna_device::DeviceStats;
 
 use crate::addr::Lba;
@@ -67,6 +68,28 @@ pub enum Stream {
     Log,
 }
 
+/// A key for a store.
+#[derive(Clone, Debug)]
+pub struct NewKey {
+    /// What it consists of.
+    pub secret: Secret,
+    /// How its slot is made.
+    pub slot: SlotOptions,
+}
+
+/// What is known of the key of a store that is to be opened.
+#[derive(Clone, Debug, Default)]
+pub enum Key {
+    /// Nothing: an encrypted store is refused.
+    #[default]
+    None,
+    /// This opens it; a store that is not encrypted is refused.
+    Secret(Secret),
+    /// It is not needed: data will be neither read nor written. Everything else works without it, trims, collection,
+    /// check and scrub included.
+    Locked,
+}
+
 /// How [`crate::Ftl::format`] lays a store out.
 #[derive(Clone, Debug, Default)]
 pub struct FormatOptions {
@@ -79,6 +102,8 @@ pub struct FormatOptions {
     pub force: bool,
     /// Identity of the store; by default random.
     pub uuid: Option<[u8; 16]>,
+    /// Encrypt data with a new random key, which this key opens. By default data is not encrypted.
+    pub key: Option<NewKey>,
 }
 
 /// How much of its device a store uses, while that is enough. It does not change how much the store may hold.
@@ -167,6 +192,8 @@ pub struct Options {
     /// Bytes of memory for summaries of sealed segments, so that collection need not read them: about 20 for each write
     /// of up to 16 KiB.
     pub summary_memory: u64,
+    /// The key, if the store is encrypted.
+    pub key: Key,
 }
 
 impl Default for Options {
@@ -179,6 +206,7 @@ impl Default for Options {
             discard: true,
             map_memory: None,
             summary_memory: 8 << 20,
+            key: Key::None,
         }
     }
 }

@@ -10,7 +10,10 @@ use crate::{
     log::{AppendPoint, Batch, Expected, Item, Journal, Log, MeanExpected, stored_after},
     maintenance::Maintenance,
     map::{Map, SharedMap},
-    media::Volume,
+    media::{
+        Volume,
+        cipher::{Cipher, Ciphertext},
+    },
     mutant::{Rule, is_broken},
     paging::{Base, DIRTY_SHARE, PagedMap},
     ranges::merged,
@@ -52,7 +55,8 @@ impl Writer {
     ) -> Result<Option<Seq>> {
         self.volume.must_write()?;
         let _sentinel = self.journal.sentinel();
-        let batch = Batch::prepare(ops, self.elides)?;
+        let mut ciphertext = Ciphertext::default();
+        let batch = self.prepare(ops, &mut ciphertext)?;
         let bytes_max = self.volume.space().batch_bytes_max();
         if batch.bytes() > bytes_max {
             return Err(Error::BatchTooLarge { bytes: batch.bytes(), bytes_max });
@@ -130,6 +134,17 @@ impl Writer {
             self.maintenance.pay(target);
         }
         Ok(Some(seq))
+    }
+
+    /// The batch of `ops`, encrypted if the store is.
+    fn prepare<'a>(&self, ops: &[Op<'a>], ciphertext: &'a mut Ciphertext) -> Result<Batch<'a>> {
+        let cipher = self.volume.cipher();
+        let bytes = ops.iter().map(|op| if let Op::Write { data, .. } = op { data.len() } else { 0 }).sum();
+        match cipher {
+            Cipher::Sectors(_) => Batch::encrypt(ops, self.elides, cipher, ciphertext.of_len(bytes)),
+            Cipher::Locked if bytes > 0 => Err(Error::Locked { device: self.volume.name() }),
+            Cipher::None | Cipher::Locked => Batch::prepare(ops, self.elides),
+        }
     }
 
     /// See [`crate::Ftl::effect_in_memory`].

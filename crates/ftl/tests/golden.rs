@@ -2,7 +2,7 @@
 //! checkpoint and not closed. Every later version must read it.
 //!
 //! `images/version-1`, and `images/version-1-copies` of a store with copies of its superblock, are the device after
-//! [`history`], without runs of zeros: for each run of other bytes, how many
+//! [`history`], and `images/version-1-encrypted` of an encrypted store after [`encrypted_store_of_today`], without runs of zeros: for each run of other bytes, how many
 //! zeros are left out before it and how many bytes follow (u32 each), then those bytes. A later version gets an image
 //! of its own, by `cargo test -p lacuna-ftl --test golden -- --ignored`; this one stays.
 
@@ -12,7 +12,10 @@ use std::sync::Arc;
 
 use harness::{Change, Model, assert_sound, ops};
 use lacuna_device::{BlockDevice, MemDevice};
-use lacuna_ftl::{FormatOptions, Ftl, Lba, Op, Options, Stream, Work};
+use lacuna_ftl::{
+    FormatOptions, Ftl, Key, KeyChange, KeyCost, KeyOptions, KeySource, Lba, NewKey, Op, Options, Secret,
+    Stream, Work,
+};
 
 const BYTES: u64 = 4 << 20;
 const PAGE: u64 = 32;
@@ -93,6 +96,63 @@ fn store_of_today() -> (Arc<dyn BlockDevice>, Model) {
     (device, model)
 }
 
+fn secret(text: &str) -> Secret {
+    Secret::new(text).unwrap()
+}
+
+fn with_key(text: &str, read_only: bool) -> Options {
+    Options { key: Key::Secret(secret(text)), ..options(read_only) }
+}
+
+fn key_options(label: &str) -> KeyOptions {
+    let cost = KeyCost { memory_kib: 64, passes: 2 };
+    KeyOptions { source: KeySource::Passphrase, label: label.into(), cost }
+}
+
+/// A page of which little is stored, because ciphertext does not become shorter.
+fn short(value: u64) -> Vec<u8> {
+    let mut data = vec![0; PAGE as usize * 512];
+    data[..40].fill(value as u8 | 1);
+    data
+}
+
+/// An encrypted store that two secrets open: pages, holes in them, a checkpoint, more pages, some collected.
+fn encrypted_store_of_today() -> (Arc<dyn BlockDevice>, Model) {
+    let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(BYTES));
+    let key = NewKey { secret: secret("correct horse"), slot: key_options("first") };
+    let format = FormatOptions {
+        segment_bytes: Some(64 << 10),
+        uuid: Some([9; 16]),
+        key: Some(key),
+        ..FormatOptions::default()
+    };
+    Ftl::format(device.clone(), &format).unwrap();
+    let (ftl, mut model) =
+        (Ftl::open(device.clone(), with_key("correct horse", false)).unwrap(), Model::new(SECTORS));
+    let mut write = |changes: &[Change]| {
+        ftl.write_batch(&ops(changes), Stream::Data).unwrap();
+        model.apply(changes);
+    };
+    for page in 0..COLD {
+        write(&[Change::Write((HOT + page) * PAGE, short(page))]);
+    }
+    write(&[Change::Write(0, data(2 * PAGE, 77)), Change::Trim(20, 3), Change::Write(8, data(5, 3))]);
+    ftl.checkpoint().unwrap();
+    for number in 0..150 {
+        write(&[Change::Write((2 + number % 4) * PAGE, short(number))]);
+        ftl.flush().unwrap();
+        if number % 20 == 0 {
+            ftl.step(Work::Gc).unwrap();
+        }
+    }
+    ftl.flush().unwrap();
+    drop(ftl);
+    let (new, options) = (secret("a key file"), key_options("second"));
+    let add = KeyChange::Add { new: &new, options: &options };
+    Ftl::change_keys(&*device, &secret("correct horse"), &add).unwrap();
+    (device, model)
+}
+
 fn image(device: &dyn BlockDevice) -> lacuna_device::AlignedBuf {
     let mut image = lacuna_device::AlignedBuf::zeroed(BYTES as usize);
     device.read_at(0, &mut image).unwrap();
@@ -111,8 +171,12 @@ fn retained_summaries(device: &dyn BlockDevice) -> usize {
 #[test]
 #[ignore = "writes an image of the format of today"]
 fn make_an_image() {
-    let (device, _) = store_of_today();
-    let image = image(&*device);
+    pack(&*store_of_today().0, "tests/images/version-new");
+    pack(&*encrypted_store_of_today().0, "tests/images/version-new-encrypted");
+}
+
+fn pack(device: &dyn BlockDevice, file: &str) {
+    let image = image(device);
     let (mut packed, mut end) = (Vec::new(), 0);
     while let Some(zeros) = image[end..].iter().position(|byte| *byte != 0) {
         let start = end + zeros;
@@ -124,7 +188,7 @@ fn make_an_image() {
         packed.extend_from_slice(&image[start..start + len]);
         end = start + len;
     }
-    std::fs::write("tests/images/version-new", packed).unwrap();
+    std::fs::write(file, packed).unwrap();
 }
 
 #[test]
@@ -162,4 +226,36 @@ fn read_and_change(packed: &[u8]) {
     model.assert_same(&ftl);
     assert_sound(&ftl);
     ftl.write_batch(&[Op::Trim { lba: Lba(0), sectors: SECTORS }], Stream::Data).unwrap();
+}
+
+#[test]
+fn encrypted_stores_of_version_1_are_read_and_changed() {
+    let (_, mut model) = encrypted_store_of_today();
+    let device = golden_store(include_bytes!("images/version-1-encrypted"));
+    let before = image(&*device);
+    let labels: Vec<_> = Ftl::keys(&*device).unwrap().into_iter().map(|key| (key.slot, key.label)).collect();
+    assert_eq!(labels, [(0, "first".into()), (1, "second".into())]);
+    for text in ["correct horse", "a key file"] {
+        let ftl = Ftl::open(device.clone(), with_key(text, true)).unwrap();
+        model.assert_same(&ftl);
+        assert_sound(&ftl);
+    }
+    for refused in [options(true), with_key("wrong", true)] {
+        assert!(Ftl::open(device.clone(), refused).is_err());
+    }
+    assert!(image(&*device)[..] == before[..], "who only reads changes nothing");
+
+    let ftl = Ftl::open(device.clone(), with_key("a key file", false)).unwrap();
+    for number in 0..200 {
+        let change = Change::Write(number % HOT * PAGE, data(PAGE, number + 99));
+        ftl.write_batch(&[change.op()], Stream::Data).unwrap();
+        model.apply(&[change]);
+        if number % 10 == 0 {
+            ftl.step(Work::Gc).unwrap();
+        }
+    }
+    ftl.close().unwrap();
+    let ftl = Ftl::open(device, with_key("correct horse", false)).unwrap();
+    model.assert_same(&ftl);
+    assert_sound(&ftl);
 }

@@ -6,6 +6,8 @@
 
 #![allow(clippy::duplicate_mod)] // Each file of tests declares the harness.
 
+#[path = "encryption.rs"]
+mod encryption;
 #[path = "epochs.rs"]
 mod epochs;
 #[path = "grow.rs"]
@@ -59,6 +61,8 @@ const RULES: &[(&str, &str)] = &[
     ("move-marks-count", "flips"),
     ("summary-verified", "flips"),
     ("summary-of-this-life", "mixed"),
+    ("data-encrypted", "encryption::nothing_of_a_marked_workload_lies_on_the_device"),
+    ("keys-in-turn", "encryption::any_cut_in_a_change_of_keys_leaves_the_old_or_the_new_ones"),
     ("opening-restores", "never_stuck::collections_that_never_end"),
     ("growth-leaves-collection", "reserve::a_full_store_is_reopened_for_ever"),
     ("flush-planned", "reserve::whoever_misses_segments_for_what_is_unflushed_plans_a_flush"),

@@ -21,6 +21,10 @@ const FEATURES: u64 = 3;
 /// Feature bit: the superblock has copies beside its slots, and records are padded to the blocks of the device that the
 /// store is on, which may be another one each time, and whose blocks may be any up to `block_bytes`.
 const FEATURE_COPIES: u64 = 4;
+/// Feature bit: data is encrypted, and there is a key block behind each superblock. Bit 3 is not used.
+const FEATURE_ENCRYPTED: u64 = 16;
+/// Offset of a key block behind the start of its superblock.
+pub(crate) const KEYS_OFFSET: u64 = 16 << 10;
 /// Start of the two superblock slots on the device, in bytes.
 pub(crate) const SUPERBLOCK_SLOTS: [u64; 2] = [0, 32 << 10];
 /// Smallest and largest segment size.
@@ -38,6 +42,11 @@ const _: () = assert!(BLOCK_BYTES_MAX as u64 <= END_UNIT);
 // Segment 0 holds both slots, whatever the sizes of segment and block are.
 const _: () = assert!(SUPERBLOCK_SLOTS[1] + BLOCK_BYTES_MAX as u64 <= SEGMENT_BYTES_MIN as u64);
 const _: () = assert!(BLOCK_BYTES_MAX as u64 <= SUPERBLOCK_SLOTS[1]);
+// A key block lies behind the block of its superblock, before the next slot, and in the segment or unit of each place.
+const _: () = assert!(KEYS_OFFSET >= BLOCK_BYTES_MAX as u64);
+const _: () = assert!(KEYS_OFFSET + BLOCK_BYTES_MAX as u64 <= SUPERBLOCK_SLOTS[1]);
+const _: () = assert!(SUPERBLOCK_SLOTS[1] + KEYS_OFFSET + BLOCK_BYTES_MAX as u64 <= SEGMENT_BYTES_MIN as u64);
+const _: () = assert!(lacuna_crypt::KEY_BLOCK_BYTES <= BLOCK_BYTES_MAX as usize);
 
 pub(crate) const SUPERBLOCK_MAGIC: [u8; 8] = *b"LACUNAFT";
 
@@ -83,6 +92,8 @@ pub(crate) struct Superblock {
     pub(crate) root: Option<RootRef>,
     /// The segment in the middle that holds a copy of the superblock and nothing else; none in a store without copies.
     pub(crate) copy_segment: Option<SegNo>,
+    /// Whether data is encrypted; then there are key blocks (`media::keys`).
+    pub(crate) is_encrypted: bool,
 }
 
 /// Where a checkpoint's root record lies.
@@ -120,7 +131,7 @@ impl SuperblockRaw {
         if !is_sealed {
             return SlotContent::Invalid("superblock checksum does not match");
         }
-        let unknown = self.features.get() & !(FEATURES | FEATURE_COPIES);
+        let unknown = self.features.get() & !(FEATURES | FEATURE_COPIES | FEATURE_ENCRYPTED);
         if unknown != 0 {
             return SlotContent::UnknownFeatures(unknown);
         }
@@ -179,6 +190,7 @@ impl SuperblockRaw {
             flushed_seq: Seq(self.flushed_seq.get()),
             root: (root.segment.0 != 0).then_some(root),
             copy_segment: has_copies.then_some(copy),
+            is_encrypted: self.features.get() & FEATURE_ENCRYPTED != 0,
         })
     }
 }
@@ -222,13 +234,18 @@ impl Superblock {
         copies.into_iter().flatten()
     }
 
+    fn features(&self) -> u64 {
+        let copies = self.copy_segment.map_or(0, |_| FEATURE_COPIES);
+        FEATURES | copies | if self.is_encrypted { FEATURE_ENCRYPTED } else { 0 }
+    }
+
     pub(crate) fn to_raw(&self) -> SuperblockRaw {
         let root = self.root.unwrap_or(RootRef { segment: SegNo(0), generation: 0, offset: 0, bytes: 0 });
         let mut raw = SuperblockRaw {
             magic: SUPERBLOCK_MAGIC,
             version: VERSION.into(),
             crc: 0.into(),
-            features: (FEATURES | self.copy_segment.map_or(0, |_| FEATURE_COPIES)).into(),
+            features: self.features().into(),
             uuid: self.uuid,
             capacity_bytes: self.capacity_bytes.into(),
             segment_bytes: self.segment_bytes.into(),

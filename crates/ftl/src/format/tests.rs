@@ -24,6 +24,7 @@ fn superblock() -> Superblock {
         flushed_seq: Seq(77),
         root: Some(RootRef { segment: SegNo(9), generation: 12, offset: 4096, bytes: 200 }),
         copy_segment: Some(SegNo(32)),
+        is_encrypted: true,
     }
 }
 
@@ -87,9 +88,9 @@ fn newer_superblocks_are_named() {
         matches!(raw.verify(), SlotContent::Newer { version, is_sealed: true } if version == VERSION + 1)
     );
     let mut raw = superblock().to_raw();
-    raw.features = 0x10.into();
+    raw.features = 0x100.into();
     raw.crc = seal(0, raw.as_bytes(), SUPERBLOCK_CRC_AT).into();
-    assert!(matches!(raw.verify(), SlotContent::UnknownFeatures(0x10)));
+    assert!(matches!(raw.verify(), SlotContent::UnknownFeatures(0x100)));
     for features in 0..3_u64 {
         raw.features = features.into();
         raw.crc = seal(0, raw.as_bytes(), SUPERBLOCK_CRC_AT).into();

@@ -1,7 +1,7 @@
 //! From a caller's batch to the bytes that are written: chunks, checksums, zero tails, and the place of each in a
 //! segment. Pure: values in, values out.
 
-use std::{borrow::Cow, collections::BTreeMap, ops::Range};
+use std::{borrow::Cow, collections::BTreeMap, mem, ops::Range};
 
 use lacuna_crc::crc32c;
 
@@ -12,6 +12,7 @@ use crate::{
         Entry, EntryKind, PACKED_ENTRY_BYTES_MAX, Packing, RECORD_HEADER_BYTES, RECORDS_START, SUMMARY_BYTES,
         SUMMARY_RECORD_BYTES_MAX, is_blocks,
     },
+    media::cipher::Cipher,
     mutant::{Rule, is_broken},
     ranges::merged,
     space::{MAP_EXTENT_BYTES, Space},
@@ -84,6 +85,32 @@ pub(crate) struct Batch<'a> {
 impl<'a> Batch<'a> {
     /// Cuts `ops` into chunks, drops their trailing zeros if `elide`, and takes their checksums.
     pub(crate) fn prepare(ops: &[Op<'a>], elide: bool) -> Result<Batch<'a>> {
+        Batch::cut(ops, elide, |_, stored| stored)
+    }
+
+    /// As [`Batch::prepare`], with the ciphertext of the chunks, which takes as many bytes of `space` as they have.
+    pub(crate) fn encrypt(
+        ops: &[Op<'_>],
+        elide: bool,
+        cipher: &Cipher,
+        space: &'a mut [u8],
+    ) -> Result<Batch<'a>> {
+        let mut rest = space;
+        Batch::cut(ops, elide, |lba, stored| {
+            let (out, behind) = mem::take(&mut rest).split_at_mut(stored.len());
+            rest = behind;
+            out.copy_from_slice(stored);
+            cipher.encrypt(lba, out);
+            out
+        })
+    }
+
+    /// Cuts `ops` into chunks, and asks `payload` for what is stored of each of them.
+    fn cut<'o>(
+        ops: &[Op<'o>],
+        elide: bool,
+        mut payload: impl FnMut(Lba, &'o [u8]) -> &'a [u8],
+    ) -> Result<Batch<'a>> {
         let mut batch =
             Batch { items: Vec::with_capacity(ops.len()), host_bytes: 0, payload_bytes: 0, writes: 0 };
         for op in ops {
@@ -94,7 +121,7 @@ impl<'a> Batch<'a> {
                         return Err(Error::BadRange { lba, len: data.len() as u64 });
                     }
                     batch.host_bytes += data.len() as u64;
-                    batch.push_write(lba, data, elide);
+                    batch.push_write(lba, data, elide, &mut payload);
                 }
                 Op::Trim { lba, sectors } => {
                     if lba.0.checked_add(sectors).is_none() {
@@ -107,7 +134,13 @@ impl<'a> Batch<'a> {
         Ok(batch)
     }
 
-    fn push_write(&mut self, mut lba: Lba, mut data: &'a [u8], elide: bool) {
+    fn push_write<'o>(
+        &mut self,
+        mut lba: Lba,
+        mut data: &'o [u8],
+        elide: bool,
+        payload: &mut impl FnMut(Lba, &'o [u8]) -> &'a [u8],
+    ) {
         while !data.is_empty() {
             let left = (CHUNK_SECTORS - lba.0 % CHUNK_SECTORS) as usize * SECTOR;
             let (chunk, rest) = data.split_at(left.min(data.len()));
@@ -116,7 +149,7 @@ impl<'a> Batch<'a> {
             if stored == 0 {
                 self.push_trim(lba, sectors);
             } else {
-                let payload = &chunk[..stored];
+                let payload = payload(lba, &chunk[..stored]);
                 let crc = crc32c(payload);
                 self.items.push(Item { kind: EntryKind::Write, lba, sectors, payload, crc, birth: Seq(0) });
                 self.payload_bytes += stored as u64;

@@ -12,7 +12,7 @@
 //!    nothing (`checkpoint::load`).
 //! 4. *The reserve holds.* A checkpoint becomes longer by the counters of the new segments, but by far fewer segments
 //!    than there are new ones; otherwise the growth is refused.
-//! 5. *The copy of the superblock behind the old end is gone* before the new size counts: no later owner of these bytes,
+//! 5. *The copies of superblock and keys behind the old end are gone* before the new size counts: no later owner of these bytes,
 //!    and no smaller device, can make it a superblock again. Until then a power cut leaves a store that lacks this copy,
 //!    which opening restores (`media::superblock::settle`).
 
@@ -23,7 +23,7 @@ use crate::{
     addr::SegNo,
     format::{RECORD_HEADER_BYTES, RECORDS_START, Superblock},
     maintenance::Maintenance,
-    media::superblock,
+    media::{keys, superblock},
     mutant::{Rule, is_broken},
     space::{GC_SEGMENTS, Space},
 };
@@ -50,14 +50,18 @@ impl Maintenance {
         }
         let next = Superblock { capacity_bytes: wanted, sequence: now.sequence + 1, ..now.clone() };
         self.wipe(&now, before, after)?;
-        self.checkpointer.put_superblock(next)?;
-
-        let mut log = self.journal.lock();
-        let mut map = self.map.write();
-        log.grow(after);
-        self.map.grow(&mut map, after.segments);
-        self.volume.grow(after.segments);
-        Ok(wanted)
+        self.checkpointer.put_superblock(next.clone())?;
+        {
+            let mut log = self.journal.lock();
+            let mut map = self.map.write();
+            log.grow(after);
+            self.map.grow(&mut map, after.segments);
+            self.volume.grow(after.segments);
+        }
+        match keys::settle(device, &next) {
+            Err(Error::Device(error)) => Err(self.journal.poison(&mut self.journal.lock(), error)),
+            settled => settled.map(|()| wanted),
+        }
     }
 
     /// See [`crate::Ftl::capacity_max`].
@@ -115,6 +119,7 @@ impl Maintenance {
     fn wipe(&self, now: &Superblock, before: Space, after: Space) -> Result<()> {
         if !is_broken(Rule::OldEndWiped) {
             superblock::wipe_end_copy(self.volume.device(), now)?;
+            keys::wipe_end(self.volume.device(), now)?;
         }
         let len = (RECORDS_START + RECORD_HEADER_BYTES).next_multiple_of(after.block_bytes);
         let (mut start, zeros) = (AlignedBuf::zeroed(len), AlignedBuf::zeroed(len));

@@ -1,9 +1,13 @@
-//! The structures on a device except the map: superblocks, segments with their records and summaries.
+//! The structures on a device except the map: superblocks, key blocks, segments with their records and summaries.
 
+pub(crate) mod cipher;
+pub(crate) mod keys;
 pub(crate) mod scan;
 pub(crate) mod starts;
 pub(crate) mod summaries;
 pub(crate) mod superblock;
 mod volume;
+
+pub use keys::KeyChange;
 
 pub(crate) use volume::Volume;

@@ -19,11 +19,13 @@ use std::{
 use lacuna_device::{AlignedBuf, BlockDevice};
 use zerocopy::{FromBytes, IntoBytes};
 
+use super::keys;
 use crate::{
     Error, FormatOptions, Result, SECTOR, Seq,
     format::{
-        BLOCK_BYTES_DEFAULT, BLOCK_BYTES_MAX, Flaw, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SUPERBLOCK_MAGIC,
-        SUPERBLOCK_SLOTS, SlotContent, Superblock, SuperblockRaw, VERSION, copy_places, copy_segment,
+        BLOCK_BYTES_DEFAULT, BLOCK_BYTES_MAX, Flaw, KEYS_OFFSET, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN,
+        SUPERBLOCK_MAGIC, SUPERBLOCK_SLOTS, SlotContent, Superblock, SuperblockRaw, VERSION, copy_places,
+        copy_segment,
     },
     space::Space,
 };
@@ -60,6 +62,7 @@ pub(crate) fn format(device: &dyn BlockDevice, options: &FormatOptions) -> Resul
         flushed_seq: Seq(0),
         root: None,
         copy_segment: Some(copy_segment(capacity_bytes, segment_bytes)),
+        is_encrypted: options.key.is_some(),
     };
     let space = space(device, &superblock);
     if capacity_bytes / u64::from(segment_bytes) < SEGMENTS_MIN || space.limits(0).is_none() {
@@ -76,8 +79,14 @@ pub(crate) fn format(device: &dyn BlockDevice, options: &FormatOptions) -> Resul
     let zeros = AlignedBuf::zeroed(slot_bytes(device));
     for at in old_superblocks(device) {
         device.write_at(at, &zeros)?;
+        if at + KEYS_OFFSET + keys::place_bytes(device) as u64 <= device.geometry().capacity_bytes {
+            keys::wipe(device, at)?;
+        }
     }
     device.sync()?;
+    if let Some(key) = &options.key {
+        keys::create(device, &superblock, key)?;
+    }
     write(device, &superblock)?;
     Ok(())
 }
@@ -260,7 +269,14 @@ fn load_copy(device: &dyn BlockDevice, may_write: bool) -> Result<Option<Superbl
     }
     let Some(superblock) = search.newest else { return Ok(None) };
     let start_bytes = LOOK_START_BYTES.min(superblock.segment_bytes.into());
-    let is_wiped = || read(device, 0, start_bytes).is_ok_and(|start| start.iter().all(|byte| *byte == 0));
+    let is_wiped = || {
+        read(device, 0, start_bytes).is_ok_and(|mut start| {
+            if superblock.is_encrypted {
+                keys::forget(&mut start);
+            }
+            start.iter().all(|byte| *byte == 0)
+        })
+    };
     if may_write && !is_wiped() {
         return Err(Error::Corrupt {
             what: format!("{}, superblock", device.name()),

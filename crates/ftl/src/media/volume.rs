@@ -8,7 +8,7 @@ use crate::{
     Error, Options, Result,
     addr::SegNo,
     format::{Salt, Superblock},
-    media::superblock,
+    media::{cipher::Cipher, superblock},
     space::Space,
     sync::atomic::{AtomicUsize, Ordering},
 };
@@ -24,11 +24,17 @@ pub(crate) struct Volume {
     is_read_only: bool,
     /// Others may use the capacity of the device that the store does not use.
     is_sparse: bool,
+    cipher: Cipher,
 }
 
 impl Volume {
     /// The store of `superblock`, on `device`.
-    pub(crate) fn new(device: Arc<dyn BlockDevice>, superblock: &Superblock, options: &Options) -> Volume {
+    pub(crate) fn new(
+        device: Arc<dyn BlockDevice>,
+        superblock: &Superblock,
+        options: &Options,
+        cipher: Cipher,
+    ) -> Volume {
         let opened = superblock::space(&*device, superblock);
         Volume {
             salt: Salt::of(&superblock.uuid),
@@ -37,6 +43,7 @@ impl Volume {
             is_read_only: options.read_only,
             is_sparse: device.is_sparse(),
             device,
+            cipher,
         }
     }
 
@@ -75,6 +82,19 @@ impl Volume {
 
     pub(crate) fn is_read_only(&self) -> bool {
         self.is_read_only
+    }
+
+    /// What data is encrypted with.
+    pub(crate) fn cipher(&self) -> &Cipher {
+        &self.cipher
+    }
+
+    /// `Locked` for a store whose data can be neither read nor written, for want of a key.
+    pub(crate) fn must_have_key(&self) -> Result<()> {
+        match self.cipher {
+            Cipher::Locked => Err(Error::Locked { device: self.name() }),
+            Cipher::None | Cipher::Sectors(_) => Ok(()),
+        }
     }
 
     /// `ReadOnly` for a store that must not be changed.

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::stored::Stored;
 use crate::{Error, Lba, SECTOR, format::Extent};
 
 /// Result of [`crate::Ftl::read_mapped`].
@@ -34,12 +35,18 @@ impl Mapped {
         Mapped { runs, end }
     }
 
-    /// Puts in the bytes stored from `lba` on.
-    pub(super) fn put(&mut self, lba: Lba, stored: &[u8]) {
+    /// Puts in the data stored from `lba` on.
+    pub(super) fn put(&mut self, lba: Lba, stored: Stored<'_>) {
+        let len = stored.len();
+        stored.copy_to(self.space(lba, len));
+    }
+
+    /// The `len` bytes from `lba` on.
+    pub(super) fn space(&mut self, lba: Lba, len: usize) -> &mut [u8] {
         let index = self.runs.partition_point(|(start, _)| *start <= lba) - 1;
         let (start, data) = &mut self.runs[index];
         let at = (lba.0 - start.0) as usize * SECTOR;
-        data[at..at + stored.len()].copy_from_slice(stored);
+        &mut data[at..at + len]
     }
 }
 

@@ -13,9 +13,11 @@ mod found;
 mod pinned;
 mod reader;
 mod runs;
+mod stored;
 
 pub use found::{Lost, Mapped, Remains};
 
 pub(crate) use pinned::Pinned;
-pub(crate) use reader::{NEAR_BYTES, Reader, sector_of};
+pub(crate) use reader::{NEAR_BYTES, Reader};
 pub(crate) use runs::{READ_BYTES, runs};
+pub(crate) use stored::Stored;

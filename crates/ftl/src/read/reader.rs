@@ -7,6 +7,7 @@ use lacuna_device::AlignedBuf;
 use super::found::{Lost, Mapped, Remains};
 use super::pinned::Pinned;
 use super::runs::runs;
+use super::stored::Stored;
 use crate::{
     Error, Lba, Result, SECTOR,
     format::Extent,
@@ -64,6 +65,7 @@ impl Reader {
         let Some(end) = lba.0.checked_add(sectors).filter(|_| buf.len().is_multiple_of(SECTOR)) else {
             return Err(Error::BadRange { lba, len: buf.len() as u64 });
         };
+        self.volume.must_have_key()?;
         let pinned = self.pin_some(lba.0..end, usize::MAX)?;
         if let Some(start) = self.start_of_image(lba, pinned.extents(), buf) {
             let read = self.read_image(start, pinned.extents(), buf);
@@ -76,8 +78,8 @@ impl Reader {
         self.read_extents(pinned.extents(), 0, |at, stored| {
             let start = (at.0 - lba.0) as usize * SECTOR;
             buf[filled..start].fill(0);
-            buf[start..start + stored.len()].copy_from_slice(stored);
             filled = start + stored.len();
+            stored.copy_to(&mut buf[start..filled]);
         })?;
         buf[filled..].fill(0);
         Ok(())
@@ -111,12 +113,14 @@ impl Reader {
     /// contain bytes that were not verified.
     fn read_image(&self, start: u64, extents: &[(Lba, Extent)], buf: &mut [u8]) -> Result<()> {
         self.volume.device().read_at(start, buf)?;
-        let mut rest = &*buf;
-        extents.iter().try_for_each(|(_, extent)| {
-            let (chunk, behind) = rest.split_at(extent.stored.into());
+        let mut rest = buf;
+        for (lba, extent) in extents {
+            let (chunk, behind) = rest.split_at_mut(extent.stored.into());
             rest = behind;
-            self.verify(extent, chunk)
-        })
+            self.verify(extent, chunk)?;
+            self.volume.cipher().decrypt(*lba, chunk);
+        }
+        Ok(())
     }
 
     /// Reads the chunks of pinned `extents`, verifies each, and passes the part that belongs to its extent to `take`.
@@ -126,7 +130,7 @@ impl Reader {
         &self,
         extents: &[(Lba, Extent)],
         gap: usize,
-        mut take: impl FnMut(Lba, &[u8]),
+        mut take: impl FnMut(Lba, Stored<'_>),
     ) -> Result<()> {
         let mut outcome = Ok(());
         self.read_each(extents, gap, |(lba, _), stored| match stored {
@@ -144,7 +148,7 @@ impl Reader {
         &self,
         extents: &[(Lba, Extent)],
         gap: usize,
-        mut take: impl FnMut(&(Lba, Extent), Result<&[u8]>),
+        mut take: impl FnMut(&(Lba, Extent), Result<Stored<'_>>),
     ) {
         let mut rest = extents;
         while !rest.is_empty() {
@@ -153,7 +157,7 @@ impl Reader {
                 for found in runs.iter().flat_map(|run| run.extents) {
                     let (_, Extent { phys, stored, .. }) = found;
                     match self.read_bytes(phys.segment, phys.offset(), usize::from(*stored)) {
-                        Ok(chunk) => take(found, self.part_of(&found.1, &chunk)),
+                        Ok(chunk) => take(found, self.part_of(found, &chunk)),
                         Err(error) => take(found, Err(error)),
                     }
                 }
@@ -163,24 +167,26 @@ impl Reader {
                 for found in run.extents {
                     let (_, extent) = found;
                     let chunk = &chunks[extent.phys.offset() - run.offset..][..usize::from(extent.stored)];
-                    take(found, self.part_of(extent, chunk));
+                    take(found, self.part_of(found, chunk));
                 }
             }
         }
     }
 
     /// The part of `chunk`, as read, that belongs to `extent`, if the chunk is what was written.
-    fn part_of<'a>(&self, extent: &Extent, chunk: &'a [u8]) -> Result<&'a [u8]> {
+    fn part_of<'a>(&'a self, (lba, extent): &(Lba, Extent), chunk: &'a [u8]) -> Result<Stored<'a>> {
         self.verify(extent, chunk)?;
-        Ok(&chunk[usize::from(extent.skip) * SECTOR..][..extent.bytes()])
+        let part = &chunk[usize::from(extent.skip) * SECTOR..][..extent.bytes()];
+        Ok(Stored::new(*lba, part, self.volume.cipher()))
     }
 
     /// See [`crate::Ftl::read_sectors`].
     pub(crate) fn read_sectors(&self, lbas: &[Lba]) -> Result<Vec<(Lba, [u8; SECTOR])>> {
+        self.volume.must_have_key()?;
         let mut read = Vec::with_capacity(lbas.len());
         let pinned = self.pin_each(lbas.iter().map(|lba| lba.0..lba.0.saturating_add(1)).collect())?;
         self.read_extents(pinned.extents(), self.volume.space().block_bytes, |lba, stored| {
-            read.push((lba, sector_of(stored)));
+            read.push((lba, stored.sector()));
         })?;
         read.sort_unstable_by_key(|(lba, _)| *lba);
         Ok(read)
@@ -192,9 +198,10 @@ impl Reader {
         lbas: &[Lba],
         mut visit: impl FnMut(Lba, Result<&[u8; SECTOR]>),
     ) -> Result<()> {
+        self.volume.must_have_key()?;
         let pinned = self.pin_each(lbas.iter().map(|lba| lba.0..lba.0.saturating_add(1)).collect())?;
         self.read_each(pinned.extents(), NEAR_BYTES, |(lba, _), stored| match stored {
-            Ok(stored) => visit(*lba, Ok(&sector_of(stored))),
+            Ok(stored) => visit(*lba, Ok(&stored.sector())),
             Err(error) => visit(*lba, Err(error)),
         });
         Ok(())
@@ -276,6 +283,7 @@ impl Reader {
 
     /// See [`crate::Ftl::read_mapped`].
     pub(crate) fn read_mapped(&self, range: Range<u64>, bytes_max: usize) -> Result<Mapped> {
+        self.volume.must_have_key()?;
         let _kept = self
             .pages
             .fault_ahead(|map| map.absent_ahead(range.clone(), leaves_ahead(bytes_max / EXTENT_BYTES)))?;
@@ -288,6 +296,7 @@ impl Reader {
 
     /// See [`crate::Ftl::read_past_damage`].
     pub(crate) fn read_past_damage(&self, range: Range<u64>, bytes_max: usize) -> Result<Remains> {
+        self.volume.must_have_key()?;
         let mut lost = Vec::new();
         let (mut pinned, end) = self.pin_up_to(range, bytes_max, |span, error| {
             lost.push(Lost { range: Lba(span.start)..Lba(span.end), error });
@@ -296,7 +305,11 @@ impl Reader {
         pinned.sort_by_place();
         let mut read = Vec::with_capacity(pinned.extents().len());
         self.read_each(pinned.extents(), GAP_BYTES, |found, stored| match stored {
-            Ok(stored) => read.push((*found, stored.to_vec())),
+            Ok(stored) => {
+                let mut data = vec![0; stored.len()];
+                stored.copy_to(&mut data);
+                read.push((*found, data));
+            }
             Err(error) => {
                 let (lba, extent) = found;
                 lost.push(Lost { range: *lba..Lba(lba.0 + u64::from(extent.sectors)), error });
@@ -306,14 +319,9 @@ impl Reader {
         lost.sort_unstable_by_key(|lost| lost.range.start);
         let extents: Vec<_> = read.iter().map(|(found, _)| *found).collect();
         let mut mapped = Mapped::zeroed(&extents, Lba(end));
-        read.iter().for_each(|((lba, _), stored)| mapped.put(*lba, stored));
+        for ((lba, _), data) in &read {
+            mapped.space(*lba, data.len()).copy_from_slice(data);
+        }
         Ok(Remains { mapped, lost })
     }
-}
-
-/// A sector with its trailing zeros, of which `stored` is stored.
-pub(crate) fn sector_of(stored: &[u8]) -> [u8; SECTOR] {
-    let mut sector = [0; SECTOR];
-    sector[..stored.len()].copy_from_slice(stored);
-    sector
 }

@@ -12,7 +12,7 @@ use crate::{
     log::{Checkpoints, Coverage, Log, Recovered, Segment, State},
     map::{MISCOUNTED, Map},
     media::{
-        Volume,
+        Volume, keys,
         starts::{Headers, read_headers},
         superblock,
     },
@@ -42,7 +42,8 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: &Options, losses: &Los
         device.sync()?;
     }
     let superblock = superblock::load(&*device, !options.read_only)?;
-    let volume = Volume::new(device, &superblock, options);
+    let cipher = keys::unlock(&*device, &superblock, &options.key)?;
+    let volume = Volume::new(device, &superblock, options, cipher);
     let space = volume.space();
     if space.limits(0).is_none() {
         let reason = "the store has too few segments".into();

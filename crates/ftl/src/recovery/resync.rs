@@ -7,7 +7,7 @@
 //!
 //! 1. A resync covers all bytes that recovery relies on and that were written after the last durable mark: records of
 //!    batches and of relocations, headers and summaries of their segments, the last retained summaries, a superblock
-//!    whose slots differ. It need not cover the root and all that it leads to: they were synced before the superblock
+//!    whose slots differ, key blocks that do. It need not cover the root and all that it leads to: they were synced before the superblock
 //!    was written.
 //! 2. All of these bytes are rewritten as they were read, and synced, before recovery writes anything else. A power cut
 //!    in between leaves each sector with what it held or with what was read from it, which is the same as a power cut
@@ -22,7 +22,7 @@ use crate::{
     Result,
     addr::SegNo,
     format::{Life, RECORDS_START, RecordHeader, Superblock},
-    media::{Volume, summaries::read_summary_bytes, superblock},
+    media::{Volume, keys, summaries::read_summary_bytes, superblock},
     mutant::{Rule, is_broken},
     ranges::merged,
 };
@@ -65,6 +65,7 @@ impl Resync {
         if is_broken(Rule::ResyncDone) {
             return Ok(());
         }
+        keys::settle(device, superblock)?;
         superblock::settle(device, superblock)?;
         let block = space.block_bytes as u64;
         let whole_blocks = |range: Range<u64>| range.start / block * block..range.end.next_multiple_of(block);

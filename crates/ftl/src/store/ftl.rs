@@ -11,9 +11,9 @@ use super::parts::Store;
 #[cfg(doc)]
 use crate::Error;
 use crate::{
-    CheckDepth, Effect, FormatOptions, Lba, Mapped, Op, Options, Progress, Remains, Report, ResidentLeaves,
-    Result, SECTOR, Scrub, Seq, Spare, Stats, Stream, Work,
-    media::superblock,
+    CheckDepth, Effect, FormatOptions, KeyChange, KeyInfo, Lba, Mapped, Op, Options, Progress, Remains,
+    Report, ResidentLeaves, Result, SECTOR, Scrub, Secret, Seq, Spare, Stats, Stream, Work,
+    media::{keys, superblock},
     recovery::Losses,
     sync::{Mutex, thread::JoinHandle},
 };
@@ -69,6 +69,25 @@ impl Ftl {
         losses.pass(Err(refusal), ())?;
         let store = Store::open(device, &options, &losses)?;
         Ok((Ftl { store, thread: Mutex::new(None) }, losses.into_messages()))
+    }
+
+    /// The keys that open the encrypted store on `device`, which need not be open.
+    ///
+    /// # Errors
+    /// [`Error::NotEncrypted`], [`Error::Corrupt`]; as [`Ftl::open`] if it is no store.
+    pub fn keys(device: &dyn BlockDevice) -> Result<Vec<KeyInfo>> {
+        keys::list(device)
+    }
+
+    /// Changes the keys of the encrypted store on `device`, which `secret` opens and which must not be open; returns
+    /// the slot that changed. Data stays as it is: whoever knew the old key and has a copy of the store as it was can
+    /// go on reading that copy, and, with what the copy tells, the store. A power cut leaves the old keys or the new
+    /// ones.
+    ///
+    /// # Errors
+    /// [`Error::Key`] says why not; as [`Ftl::keys`]; a failed device write or sync.
+    pub fn change_keys(device: &dyn BlockDevice, secret: &Secret, change: &KeyChange<'_>) -> Result<usize> {
+        keys::change(device, secret, change)
     }
 
     /// Applies `ops` in order, whole or not at all across a crash, and returns the batch's number.

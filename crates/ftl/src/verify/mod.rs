@@ -10,12 +10,13 @@ pub use scrub::{Damage, Scrub};
 
 use crate::{
     Lba, Result, SECTOR,
+    addr::CHUNK_BYTES,
     checkpoint::Checkpointer,
     log::Journal,
     map::SharedMap,
     media::Volume,
     paging::{Base, PagedMap},
-    read::{READ_BYTES, Reader, sector_of},
+    read::{READ_BYTES, Reader},
     reuse::Reuse,
     verify::sweep::{Ranges, Sweep, Swept},
 };
@@ -50,14 +51,18 @@ impl Verifier {
         mut visit: impl FnMut(Lba, Result<&[u8; SECTOR]>),
     ) -> Result<()> {
         self.journal.must_not_be_stopped()?;
+        self.volume.must_have_key()?;
+        let mut space = [0; CHUNK_BYTES];
         let mut sweep = Sweep::in_plans(&self.reader, ranges, READ_BYTES, plan_extents);
         let mut outcome = Ok(());
         let mut goes_on = true;
         while goes_on && outcome.is_ok() {
             goes_on = sweep.step(|swept| match swept {
                 Swept::Extent((lba, _), Ok(stored)) => {
-                    for (index, stored) in (0..).zip(stored.chunks(SECTOR)) {
-                        visit(Lba(lba.0 + index), Ok(&sector_of(stored)));
+                    for (index, data) in (0..).zip(stored.data(&mut space).chunks(SECTOR)) {
+                        let mut sector = [0; SECTOR];
+                        sector[..data.len()].copy_from_slice(data);
+                        visit(Lba(lba.0 + index), Ok(&sector));
                     }
                 }
                 Swept::Extent((lba, extent), Err(_)) if extent.sectors > 1 => {

@@ -10,7 +10,7 @@ use std::ops::{ControlFlow, Range};
 
 use crate::{
     Lba, Result, checkpoint,
-    media::superblock,
+    media::{keys, superblock},
     paging::PinnedLeaves,
     verify::{
         Verifier,
@@ -104,6 +104,8 @@ impl Verifier {
             // A power cut may have left older ones, which opening for writing replaces.
             let is_settled = !self.volume.is_read_only();
             let checked = superblock::check_place(self.volume.device(), &superblock, at, is_settled);
+            scrub.note(None, checked.map(|()| 0))?;
+            let checked = keys::check_place(self.volume.device(), &superblock, at, is_settled);
             scrub.note(None, checked.map(|()| 0))?;
         }
         let loaded = checkpoint::load(&self.volume, &superblock);

@@ -4,11 +4,14 @@
 use std::sync::Arc;
 
 use lacuna_device::BlockDevice;
-use lacuna_ftl::{Error, Footprint, Ftl, Lba, Op, Options, SECTOR, Stream, Work};
+use lacuna_ftl::{
+    Error, Footprint, FormatOptions, Ftl, Key, KeyCost, KeyOptions, Lba, NewKey, Op, Options, SECTOR, Secret,
+    Stream, Work,
+};
 use lacuna_sim::{SeededRng, SimDevice};
 
 use super::{
-    Change, Model, assert_sound, changes, format, ops,
+    Change, Model, SEGMENT_BYTES, assert_sound, changes, ops,
     watch::{Phase, Tally, Watch},
 };
 
@@ -55,6 +58,19 @@ pub(crate) struct Run {
     /// Memory for summaries of sealed segments: for none, some or all.
     summary_memory: u64,
     footprint: Footprint,
+    /// Half of the stores are encrypted.
+    key: Key,
+}
+
+/// Makes a store, and returns its key.
+fn format(device: &Arc<dyn BlockDevice>, is_encrypted: bool) -> Key {
+    let secret = Secret::new("any").expect("a key");
+    let slot = KeyOptions { cost: KeyCost::MIN, ..KeyOptions::default() };
+    let key = is_encrypted.then(|| NewKey { secret: secret.clone(), slot });
+    let segment_bytes = Some(SEGMENT_BYTES);
+    let options = FormatOptions { segment_bytes, force: true, key, ..FormatOptions::default() };
+    Ftl::format(device.clone(), &options).unwrap();
+    if is_encrypted { Key::Secret(secret) } else { Key::None }
 }
 
 impl Run {
@@ -63,7 +79,7 @@ impl Run {
         let bytes = if load == Load::Grouped { GROUPED_BYTES } else { DEVICE_BYTES };
         let device =
             Watch::new(SimDevice::with_block_bytes(bytes, block, seed), (seed / 5).is_multiple_of(3));
-        format(&(device.clone() as Arc<dyn BlockDevice>));
+        let key = format(&(device.clone() as Arc<dyn BlockDevice>), (seed / 7).is_multiple_of(2));
         let mut run = Run {
             device,
             rng: SeededRng::new(seed ^ 0xf71),
@@ -75,6 +91,7 @@ impl Run {
             moves: seed % 4 == 1,
             summary_memory: [0, 1 << 10, 8 << 20][(seed / 9 % 3) as usize],
             footprint: Footprint::Live { percent: [133, 200][(seed / 2 % 2) as usize], plus_bytes: 0 },
+            key,
         };
         let limit = run.open().expect("a new store").stats().live_limit_bytes;
         // From loosely to well filled; nothing is grouped while little is live.
@@ -97,16 +114,18 @@ impl Run {
             moves: self.moves,
             summary_memory: self.summary_memory,
             footprint: self.footprint,
+            key: self.key.clone(),
         }
     }
 
     pub(crate) fn open(&self) -> Result<Ftl, Error> {
         let discard = self.load != Load::Uniform;
         let Run { map_memory, summary_memory, .. } = *self;
+        let key = self.key.clone();
         // The fewer segments, the fewer classes of lifetime.
         let is_limited = self.device.is_sparse() && self.load != Load::Grouped;
         let footprint = if is_limited { self.footprint } else { Footprint::Whole };
-        let options = Options { discard, map_memory, summary_memory, footprint, ..Options::default() };
+        let options = Options { discard, map_memory, summary_memory, footprint, key, ..Options::default() };
         let ftl = Ftl::open(self.device.clone() as Arc<dyn BlockDevice>, options);
         self.device.enter(Phase::Work);
         ftl

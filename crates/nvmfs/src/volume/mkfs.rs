@@ -44,7 +44,8 @@ pub(crate) fn format(device: Arc<dyn BlockDevice>, options: &FormatOptions) -> R
         None => random_uuid()?,
     };
     Ftl::format(Arc::clone(&device), &options.ftl)?;
-    let ftl = Ftl::open(device, ftl::Options::default())?;
+    let key = options.ftl.key.as_ref().map_or(ftl::Key::None, |key| ftl::Key::Secret(key.secret.clone()));
+    let ftl = Ftl::open(device, ftl::Options { key, ..ftl::Options::default() })?;
     let now = (options.clock)();
     let superblock_lba = Ino::SUPERBLOCK.lba(0);
     let superblock = format::seal(&Superblock::new(uuid, now), superblock_lba);

@@ -9,7 +9,7 @@ use crate::{
     Error, Lba, Result, Seq,
     addr::PhysAddr,
     format::Extent,
-    read::{NEAR_BYTES, Pinned, Reader},
+    read::{NEAR_BYTES, Pinned, Reader, Stored},
 };
 
 /// Extents of a plan, about.
@@ -58,8 +58,8 @@ fn range_of((lba, extent): &(Lba, Extent)) -> Range<u64> {
 
 /// A result of a sweep.
 pub(crate) enum Swept<'a> {
-    /// An extent, and its stored bytes, or why its chunk is not what was written.
-    Extent(&'a (Lba, Extent), Result<&'a [u8]>),
+    /// An extent, and what is stored of it, or why its chunk is not what was written.
+    Extent(&'a (Lba, Extent), Result<Stored<'a>>),
     /// The mapping there is unknown: a leaf of the map cannot be read.
     Unknown(Range<u64>, Error),
 }
