@@ -158,7 +158,7 @@ impl Vfs for TraceVfs {
     }
 
     fn log_bytes_max(&self) -> Option<u64> {
-        self.vfs.log_bytes_max()
+        self.inner.log_bytes_max()
     }
 
     fn free_bytes(&self) -> Result<Option<u64>> {
