@@ -10,6 +10,8 @@
 //! so is a store that is older than its device. A store that is opened without its log device is refused as well: its
 //! tables lack what the log holds.
 //!
+//! What lies on the device is not encrypted, although the store around it may be: the log holds keys and values.
+//!
 //! The order of an opening: the device counts first, durably, then the store. A power cut in between leaves the device
 //! one ahead, which is the one difference that opens.
 

@@ -20,6 +20,8 @@ mod checker;
 mod checker_tests;
 mod effects;
 mod graph;
+#[path = "../rigs/log_device.rs"]
+mod log_device;
 mod plan;
 mod ranges;
 mod record;
@@ -36,6 +38,7 @@ use std::sync::Arc;
 use anomalies::{Anomaly, Shown};
 use lacuna_device::{MemVfs, Vfs};
 use lacuna_sim::{SeededRng, SimVfs, for_each_seed};
+use log_device::FlashAndMemory;
 use plan::Plan;
 use record::{History, Outcome, State};
 use rigs::{Flash, Rig};
@@ -185,4 +188,9 @@ fn histories_across_cuts_on_a_directory_are_sound() {
 #[test]
 fn histories_across_cuts_on_flash_are_sound() {
     cases("cuts on flash", 50, true, |seed| Arc::new(Flash::new(seed, seed % 2 == 0)));
+}
+
+#[test]
+fn histories_across_cuts_with_the_log_in_memory_are_sound() {
+    cases("cuts on flash and memory", 50, true, |seed| Arc::new(FlashAndMemory::new(seed)));
 }
