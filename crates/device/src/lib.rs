@@ -50,7 +50,7 @@ pub use error::{Error, Result};
 pub use mem::{MemDevice, MemVfs};
 pub use patient::Patient;
 pub use raw::{BlockIo, RawDevice, RawOptions};
-pub use vfs::{BatchOp, File, FileId, FileProps, StreamHint, Vfs, VfsStats, check_file_name};
+pub use vfs::{AtomicWrites, BatchOp, File, FileId, FileProps, StreamHint, Vfs, VfsStats, check_file_name};
 
 // The interfaces take and return these buffers.
 pub use lacuna_memory::{AlignedBuf, Blank, Filled, Home};
