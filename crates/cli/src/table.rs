@@ -168,7 +168,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 
 fn with_kind(before: TableOptions, kind: TableKind, page: Option<Size>) -> TableOptions {
     let page_bytes = page.map_or(before.page_bytes, |page| usize::try_from(page.0).unwrap_or(usize::MAX));
-    TableOptions { kind, page_bytes }
+    TableOptions { kind, page_bytes, ..before }
 }
 
 /// Opens the tables at `path` for `work`, closes them also after an error, and prints the lines that it returns.

@@ -55,7 +55,7 @@ pub use log_device::{BlockLog, LogDevice, MappedMemory, create_log_device, open_
 pub use mem::{MemDevice, MemVfs};
 pub use patient::Patient;
 pub use raw::{BlockIo, RawDevice, RawOptions};
-pub use vfs::{BatchOp, File, FileId, FileProps, StreamHint, Vfs, VfsStats, check_file_name};
+pub use vfs::{AtomicWrites, BatchOp, File, FileId, FileProps, StreamHint, Vfs, VfsStats, check_file_name};
 
 // The interfaces take and return these buffers.
 pub use lacuna_memory::{AlignedBuf, Blank, Filled, Home};

@@ -3,6 +3,8 @@
 lacuna_mutants::breakable_rules! {
     /// A sync of a file or device makes its data durable.
     FilesSynced = "files-synced",
+    /// An atomic write asks the system for one.
+    AtomicAsked = "atomic-asked",
     /// A name that was made, changed or removed is durable when the call returns.
     NamesSynced = "names-synced",
     /// So is the length of a store file.

@@ -1,17 +1,27 @@
 //! Direct positional I/O on one open file or block device.
 
-use std::{fs, io, os::unix::fs::FileExt, path::Path};
+use std::{
+    fs,
+    io::{self, IoSlice},
+    os::unix::fs::FileExt,
+    path::Path,
+};
 
 use parking_lot::Mutex;
 use rustix::{
     fs::{AtFlags, CWD, Mode, OFlags, StatxFlags},
-    io::Errno,
+    io::{Errno, ReadWriteFlags},
 };
 
 use crate::{
-    AlignedBuf, Error, Result, SECTOR,
+    AlignedBuf, AtomicWrites, Error, Result, SECTOR,
     mutant::{Rule, is_broken},
+    vfs::ATOMIC_WRITE,
 };
+
+/// `RWF_ATOMIC` and `STATX_WRITE_ATOMIC` of Linux 6.11, which rustix has no names for.
+const ATOMIC: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x40);
+const WRITE_ATOMIC: StatxFlags = StatxFlags::from_bits_retain(0x1_0000);
 
 /// Alignment that satisfies direct I/O everywhere, in bytes: assumed where the system does not report one.
 const SAFE_ALIGN: u32 = 4096;
@@ -185,6 +195,43 @@ impl PositionalFile {
         Ok(())
     }
 
+    /// Writes all of `data` at `offset` in one request that the system applies whole or not at all.
+    pub(crate) fn write_atomic(&self, offset: u64, data: &[u8]) -> Result<()> {
+        let bounce;
+        let mut data = data;
+        if self.needs_bounce(data.as_ptr()) {
+            bounce = copied(data);
+            data = &bounce;
+        }
+        let flags = if is_broken(Rule::AtomicAsked) { ReadWriteFlags::empty() } else { ATOMIC };
+        loop {
+            let error = match rustix::io::pwritev2(&self.file, &[IoSlice::new(data)], offset, flags) {
+                Ok(written) if written == data.len() => return Ok(()),
+                Ok(_) => io::ErrorKind::WriteZero.into(),
+                Err(Errno::INTR) => continue,
+                Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => {
+                    return Err(Error::Unsupported { what: self.name.clone(), operation: ATOMIC_WRITE });
+                }
+                Err(errno) => errno.into(),
+            };
+            return Err(self.write_error(offset, error));
+        }
+    }
+
+    /// What [`PositionalFile::write_atomic`] takes.
+    pub(crate) fn atomic_writes(&self) -> io::Result<Option<AtomicWrites>> {
+        if !self.direct {
+            return Ok(None);
+        }
+        let statx = rustix::fs::statx(&self.file, "", AtFlags::EMPTY_PATH, WRITE_ATOMIC)?;
+        let (bytes_min, bytes_max) = (statx.stx_atomic_write_unit_min, statx.stx_atomic_write_unit_max);
+        let is_offered = statx.stx_mask & WRITE_ATOMIC.bits() != 0
+            && bytes_min.is_power_of_two()
+            && bytes_max.is_power_of_two()
+            && bytes_min <= bytes_max;
+        Ok(is_offered.then_some(AtomicWrites { bytes_min, bytes_max }))
+    }
+
     fn write_aligned(&self, offset: u64, data: &[u8]) -> Result<()> {
         let written = self.file.write_all_at(data, offset);
         written.map_err(|error| self.write_error(offset, error))
@@ -199,6 +246,13 @@ impl PositionalFile {
         let synced = if self.direct { sync() } else { self.cache_syncs.sync(sync) };
         synced.map_err(|error| self.error("sync", error))
     }
+}
+
+/// A copy in aligned memory.
+fn copied(data: &[u8]) -> AlignedBuf {
+    let mut copy = AlignedBuf::zeroed(data.len());
+    copy.copy_from_slice(data);
+    copy
 }
 
 /// Alignment of offsets and of memory for direct I/O on `file`, in bytes.

@@ -2,6 +2,9 @@ use std::sync::Arc;
 
 use crate::{Error, Result};
 
+/// The operation of [`File::write_atomic`], in errors.
+pub(crate) const ATOMIC_WRITE: &str = "atomic write";
+
 /// Identifies an open file of a [`Vfs`]; unique within the VFS, never reused while open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileId(pub u64);
@@ -14,12 +17,33 @@ pub struct FileProps {
     pub atomic_bytes_max: u64,
     /// Alignment and unit that a write needs to be atomic, in bytes (0 when `atomic_bytes_max` is).
     pub atomic_align: u32,
+    /// What [`File::write_atomic`] takes, where batches are not atomic but single writes can be.
+    pub atomic_writes: Option<AtomicWrites>,
     /// Granularity at which holes free space, in bytes; 0 when there are no holes.
     pub hole_unit: u32,
     /// Alignment of offsets, lengths and file sizes, in bytes.
     pub io_align: u32,
     /// Later writes, to any file of the VFS, never survive a crash that loses earlier ones.
     pub ordered: bool,
+}
+
+/// The single writes that a medium applies whole or not at all across a crash: a power of two bytes long, at an offset
+/// that is a multiple of the length. (So Linux defines `RWF_ATOMIC`.)
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AtomicWrites {
+    /// Shortest one, in bytes; a power of two.
+    pub bytes_min: u32,
+    /// Longest one, in bytes; a power of two.
+    pub bytes_max: u32,
+}
+
+impl AtomicWrites {
+    /// Whether it can write `len` bytes at `offset`.
+    pub fn can_write(self, offset: u64, len: u64) -> bool {
+        len.is_power_of_two()
+            && (u64::from(self.bytes_min)..=u64::from(self.bytes_max)).contains(&len)
+            && offset.is_multiple_of(len)
+    }
 }
 
 impl FileProps {
@@ -132,6 +156,17 @@ pub trait File: Send + Sync {
 
     /// Writes `data` at `offset`, extending the file where needed.
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<()>;
+
+    /// Writes `data` at `offset`, whole or not at all across a crash. Like any other write it is durable only after a
+    /// sync.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for a write that [`FileProps::atomic_writes`] does not offer, or that the system refuses;
+    /// nothing is written then.
+    fn write_atomic(&self, offset: u64, data: &[u8]) -> Result<()> {
+        let what = format!("write of {} bytes at byte {offset}", data.len());
+        Err(Error::Unsupported { what, operation: ATOMIC_WRITE })
+    }
 
     /// Makes a hole (see [`BatchOp::Punch`]).
     fn punch(&self, offset: u64, len: u64) -> Result<()>;

@@ -12,6 +12,8 @@ const STORE_FILE: &str = "syscalls::a_store_file_is_synced_before_it_is_said_to_
 const BLOCK_DEVICE: &str = "syscalls::a_block_device_is_synced_before_it_is_said_to_be";
 const DIRECTORY: &str = "syscalls::files_and_names_of_a_directory_are_synced_before_they_are_said_to_be";
 
+const ATOMIC: &str = "syscalls::an_atomic_write_is_one_request_that_asks_for_it";
+
 /// Each rule, and the tests of this file that must fail without it.
 const RULES: &[(&str, &str)] = &[
     ("files-synced", STORE_FILE),
@@ -21,6 +23,7 @@ const RULES: &[(&str, &str)] = &[
     ("names-synced", DIRECTORY),
     ("lengths-synced", STORE_FILE),
     ("closed-files-kept", DIRECTORY),
+    ("atomic-asked", ATOMIC),
 ];
 
 #[test]

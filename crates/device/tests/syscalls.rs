@@ -316,3 +316,79 @@ fn files_and_names_of_a_directory_are_synced_before_they_are_said_to_be() {
         steps.take(step).assert_synced(change, &shown, "fdatasync", &file);
     }
 }
+
+/// An XFS on a loop device, mounted until this value goes.
+struct Xfs(PathBuf);
+
+impl Xfs {
+    /// None where it cannot be made: without root, loop devices or mkfs.xfs.
+    fn new(directory: &Path) -> Option<Xfs> {
+        let (image, mount) = (directory.join("image"), directory.join("mount"));
+        fs::File::create(&image).unwrap().set_len(400 << 20).unwrap();
+        fs::create_dir(&mount).unwrap();
+        let did = |command: &mut Command| command.output().is_ok_and(|output| output.status.success());
+        let is_made = did(Command::new("mkfs.xfs").args(["-q", "-b", "size=4096"]).arg(&image))
+            && did(Command::new("mount").args(["-o", "loop"]).args([&image, &mount]));
+        is_made.then_some(Xfs(mount))
+    }
+}
+
+impl Drop for Xfs {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.0).status();
+    }
+}
+
+fn write_atomically(watched: &Watched, path: &Path) {
+    let vfs = DirVfs::open(path, DirOptions::default()).unwrap();
+    let file = vfs.create("a", StreamHint::Data).unwrap();
+    let mut data = AlignedBuf::zeroed(24 << 10);
+    data.fill(7);
+    file.set_len(1 << 20).unwrap();
+    for (offset, from) in [(16 << 10, 0), (64 << 10, 512), (0, 1)] {
+        watched.step(&format!("write at {offset}"), || {
+            file.write_atomic(offset, &data[from..from + (16 << 10)]).unwrap();
+        });
+    }
+    watched.step("refused", || {
+        for (offset, len) in [(0, 512), (0, 12 << 10), (4 << 10, 16 << 10)] {
+            let refused = file.write_atomic(offset, &data[..len]);
+            assert!(matches!(refused, Err(lacuna_device::Error::Unsupported { .. })), "{refused:?}");
+        }
+    });
+    file.sync().unwrap();
+    let mut found = vec![0; 16 << 10];
+    file.read_at(16 << 10, &mut found).unwrap();
+    assert!(found == data[..16 << 10], "it was written");
+    // XFS writes such a copy elsewhere, and must not take 128 KiB for it.
+    let allocated = file.allocated(0, 1 << 20).unwrap();
+    assert!(allocated <= 64 << 10, "three writes of 16 KiB take {allocated} bytes");
+}
+
+/// Memory of any alignment goes out as one request, too.
+#[test]
+fn an_atomic_write_is_one_request_that_asks_for_it() {
+    const NAME: &str = "an_atomic_write_is_one_request_that_asks_for_it";
+    if watch_only(NAME, write_atomically) {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let Some(xfs) = Xfs::new(directory.path()) else {
+        return eprintln!("SKIPPED: no XFS can be made and mounted here");
+    };
+    let vfs = DirVfs::open(&xfs.0, DirOptions::default()).unwrap();
+    if vfs.props().atomic_writes.is_none() {
+        return eprintln!("SKIPPED: this kernel's XFS offers no atomic writes: Linux 6.16 is needed");
+    }
+    drop(vfs);
+    let Some(mut steps) = watch(NAME, &xfs.0, write_atomically) else { return };
+    for offset in [16 << 10, 64 << 10, 0] {
+        let step = steps.take(&format!("write at {offset}"));
+        let writes: Vec<_> = step.calls.iter().filter(|call| call.text.contains("/mount/a")).collect();
+        let [write] = writes[..] else { panic!("one request: {writes:#?}") };
+        let asks = write.text.contains("RWF_ATOMIC") || write.text.contains("0x40 /* RWF_");
+        assert!(write.name == "pwritev2" && asks && write.text.ends_with("= 16384"), "{write:?}");
+    }
+    let refused = steps.take("refused").calls;
+    assert!(refused.iter().all(|call| !call.text.contains("/mount/a")), "{refused:#?}");
+}

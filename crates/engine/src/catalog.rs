@@ -1,7 +1,7 @@
 //! The catalog: which tables there are, in a table of its own (table 0).
 //!
-//! A row: the table's name to its number, page size, kind, algorithm and level, and whether it follows the
-//! store's defaults. These have a row of their own, under the empty name. Rows are written by
+//! A row: the table's name to its number, page size, kind, algorithm and level, whether it follows the
+//! store's defaults, and whether its pages are written twice. These have a row of their own, under the empty name. Rows are written by
 //! ordinary transactions. A table's file is made before its row is committed, and removed after the row's
 //! removal is durable; a file without a row is removed when the store is opened. So a crash leaves a table
 //! whole or not at all.
@@ -13,7 +13,7 @@ use lacuna_page::{Algorithm, Codec};
 use crate::{
     space::Space,
     txn::TxnEngine,
-    types::{Error, Result, TableId, TableKind, TableOptions},
+    types::{Doublewrite, Error, Result, TableId, TableKind, TableOptions},
 };
 
 /// The catalog's own file.
@@ -61,6 +61,7 @@ impl Row {
             row[12] = block_bytes.ilog2() as u8;
         }
         row[13] = self.inherits.into();
+        row[14] = self.options.doublewrite as u8;
         row
     }
 
@@ -79,11 +80,7 @@ impl Row {
     pub(crate) fn decode(name: &str, row: &[u8]) -> Result<Row> {
         let bad = |reason: &str| bad_row(name, reason);
         let row: &[u8; ROW_BYTES] = row.try_into().map_err(|_| bad("row has a wrong length"))?;
-        if row[0] != VERSION
-            || row[13] > 1
-            || row[14..] != [0; 2]
-            || (row[1] != ROW_COMPRESSED && row[12] != 0)
-        {
+        if row[0] != VERSION || row[13] > 1 || row[15] != 0 || (row[1] != ROW_COMPRESSED && row[12] != 0) {
             return Err(bad("row of an unknown version"));
         }
         let algorithm = Algorithm::try_from(row[2]).map_err(|_| bad("unknown algorithm"))?;
@@ -99,7 +96,9 @@ impl Row {
         if row[3] > 16 {
             return Err(bad("page size out of range"));
         }
-        let options = TableOptions { kind, page_bytes: 1 << row[3] };
+        let doublewrite =
+            Doublewrite::from_byte(row[14]).ok_or_else(|| bad("unknown doublewrite setting"))?;
+        let options = TableOptions { kind, page_bytes: 1 << row[3], doublewrite };
         options.check_stored().map_err(|_| bad("options out of range"))?;
         let id = TableId(u32::from_le_bytes(row[4..8].try_into().expect("four bytes")));
         let decoded = Row { id, options, inherits: row[13] == 1 };
@@ -163,10 +162,11 @@ mod tests {
     #[test]
     fn rows_survive_and_odd_ones_are_refused() {
         let options = TableOptions::compressed(Algorithm::Zstd).page_bytes(64 << 10);
-        for options in [options, TableOptions::default(), TableOptions::row_compressed(8)] {
+        let twice = TableOptions { doublewrite: Doublewrite::On, ..TableOptions::default() };
+        for options in [options, TableOptions::default(), TableOptions::row_compressed(8), twice] {
             let row = Row { id: TableId(77), options, inherits: options == TableOptions::default() };
             assert_eq!(Row::decode("t", &row.encode()).expect("sound"), row);
-            for at in [0, 1, 2, 3, 12, 13, 14] {
+            for at in [0, 1, 2, 3, 12, 13, 14, 15] {
                 let mut bytes = row.encode();
                 bytes[at] = 200;
                 assert!(Row::decode("t", &bytes).is_err(), "byte {at}");

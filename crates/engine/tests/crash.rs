@@ -23,6 +23,7 @@ use std::{
 
 use beside::Beside;
 use edited::edited;
+use lacuna_device::AtomicWrites;
 use lacuna_engine::{
     Algorithm, Direction, Doublewrite, Durability, Error, Store, StoreOptions, Table, TableOptions, Txn,
 };
@@ -323,7 +324,7 @@ fn run_until_cut(
 }
 
 fn crash_case(rig: &dyn Rig, seed: u64, doublewrite: Doublewrite, tally: &RefCell<CutTally>) {
-    crash_case_beside(rig, seed, doublewrite, tally, |_| {});
+    crash_case_beside(rig, seed, |options, _| options.doublewrite = doublewrite, tally, |_| {});
 }
 
 /// Runs `case` for `cases` seeds, and demands so many cuts in each of `places`: half of what they are.
@@ -340,11 +341,11 @@ fn matrix(cases: u64, places: &[(&str, u64)], case: impl Fn(u64, &RefCell<CutTal
     }
 }
 
-/// `join` is called with each store before work begins on it.
+/// `choose` changes the options of each opening; `join` is called with each store before work begins on it.
 fn crash_case_beside(
     rig: &dyn Rig,
     seed: u64,
-    doublewrite: Doublewrite,
+    choose: impl Fn(&mut StoreOptions, &mut SeededRng),
     tally: &RefCell<CutTally>,
     join: impl Fn(&Store),
 ) {
@@ -354,7 +355,7 @@ fn crash_case_beside(
     let mut states = vec![Model::new()];
     for round in 0..ROUNDS {
         let mut options = options(&mut rng);
-        options.doublewrite = doublewrite;
+        choose(&mut options, &mut rng);
         let store = recover_noting(rig, &mut rng, &options, kinds, tally);
         let found = read_all(&store);
         let survived = states.iter().position(|state| *state == found);
@@ -423,13 +424,51 @@ fn power_cuts_on_a_directory_lose_no_commit() {
     matrix(150, &places, |seed, tally| crash_case(&SimVfs::new(seed), seed, Doublewrite::Auto, tally));
 }
 
+/// A directory whose files take atomic writes of a power of two: up to the largest page; or less, then larger pages of
+/// other tables are written twice.
+fn atomic(seed: u64) -> std::sync::Arc<SimVfs> {
+    let bytes_max = [64 << 10, 16 << 10, 4096][seed as usize % 3];
+    SimVfs::with_atomic_writes(seed, AtomicWrites { bytes_min: [512, 4096][seed as usize % 2], bytes_max })
+}
+
+#[test]
+fn power_cuts_on_a_directory_with_atomic_writes_lose_no_commit() {
+    let places = [
+        ("change", 13),
+        ("step in a transaction", 17),
+        ("commit", 71),
+        ("step", 7),
+        ("checkpoint", 53),
+        ("recovery", 111),
+    ];
+    matrix(150, &places, |seed, tally| {
+        let doublewrite = [Doublewrite::Auto, Doublewrite::Off][(seed % 3 == 0) as usize];
+        crash_case(&atomic(seed), seed, doublewrite, tally);
+    });
+}
+
+/// The same with switches that change from one opening to the next: pages lie there as other settings wrote them.
+#[test]
+fn power_cuts_among_changing_switches_lose_no_commit() {
+    for_each_seed(100, |seed| {
+        let choose = |options: &mut StoreOptions, rng: &mut SeededRng| {
+            options.doublewrite = [Doublewrite::Auto, Doublewrite::On][rng.below(2) as usize];
+            options.atomic_writes = rng.chance(70);
+            options.checksums = rng.chance(30);
+            options.trim = rng.chance(80);
+            options.packing = rng.chance(80);
+        };
+        crash_case_beside(&atomic(seed), seed, choose, &RefCell::default(), |_| {});
+    });
+}
+
 /// The same with a second writer. Its pages are flushed between the write of others and their sync, and it then moves
 /// the checkpoint.
 #[test]
 fn power_cuts_beside_another_writer_lose_no_commit() {
     for_each_seed(100, |seed| {
         let rig = Beside::new(seed);
-        crash_case_beside(&rig, seed, Doublewrite::Auto, &RefCell::default(), |store| rig.work_on(store));
+        crash_case_beside(&rig, seed, |_, _| {}, &RefCell::default(), |store| rig.work_on(store));
         rig.heal();
     });
 }
@@ -613,6 +652,11 @@ fn power_cuts_under_many_threads_lose_no_commit() {
 #[test]
 fn power_cuts_under_many_threads_on_a_directory_lose_no_commit() {
     for_each_seed(6, |seed| threads_case(&SimVfs::new(seed), seed));
+}
+
+#[test]
+fn power_cuts_under_many_threads_with_atomic_writes_lose_no_commit() {
+    for_each_seed(6, |seed| threads_case(&atomic(seed), seed));
 }
 
 /// Takes snapshots, and reads each twice.

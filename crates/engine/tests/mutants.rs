@@ -47,6 +47,8 @@ use lacuna_sim::mutation::{Outcome, assert_each_is_noticed, run};
 
 const FLASH: &str = "crash::power_cuts_on_flash_lose_no_commit";
 const DIRECTORY: &str = "crash::power_cuts_on_a_directory_lose_no_commit";
+const ATOMIC: &str = "crash::power_cuts_on_a_directory_with_atomic_writes_lose_no_commit";
+const SWITCHES: &str = "crash::power_cuts_among_changing_switches_lose_no_commit";
 const BESIDE: &str = "crash::power_cuts_beside_another_writer_lose_no_commit";
 const DROPS: &str = "tables::power_cuts_during_a_drop_on_a_directory_leave_a_whole_table_or_none";
 const UNFINISHED: &str = "crash::pages_never_overtake_the_log";
@@ -82,6 +84,10 @@ const RULES: &[(&str, &str)] = &[
     ("log-before-pages", UNFINISHED),
     ("log-before-pages", DIRECTORY),
     ("pages-synced", DIRECTORY),
+    ("pages-synced", ATOMIC),
+    ("pages-whole", ATOMIC),
+    ("old-ends-kept", ATOMIC),
+    ("newer-restored", SWITCHES),
     ("notes-follow-images", BESIDE),
     ("survey-synced", CACHED),
     ("flights-count", BESIDE),

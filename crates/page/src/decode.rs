@@ -4,7 +4,8 @@ use crate::{
     Algorithm, Error, Meta, Result,
     codecs::Transforms,
     format::{
-        HEADER_BYTES, Header, MAGIC, PACKED, TRAILER, TRAILER_BYTES, VERSION, is_page_bytes, write_meta,
+        HEADER_BYTES, Header, MAGIC, PACKED, TRAILER, TRAILER_BYTES, UNCHECKED, VERSION, is_page_bytes,
+        write_meta,
     },
     mutant::{Rule, is_broken},
 };
@@ -51,7 +52,8 @@ impl Decoder {
         if found != header.checksum.get() && !is_broken(Rule::ChecksumAgrees) {
             return Err(Error::Checksum { expected: header.checksum.get(), found });
         }
-        // From here on the bytes are those that an encoder made; a failure now is the encoder's mistake.
+        // From here on the bytes are those that an encoder made, where they are checked; a failure now is the encoder's
+        // mistake.
         let meta = header.meta();
         if (meta.table, meta.page_no) != expect && !is_broken(Rule::AddressAgrees) {
             return Err(Error::Misplaced { table: meta.table, page_no: meta.page_no });
@@ -120,6 +122,11 @@ pub fn image_form(header: &[u8]) -> Result<(Algorithm, usize)> {
     Ok((algorithm, HEADER_BYTES + header.stored_bytes.get() as usize))
 }
 
+/// Whether the image that starts with `header` says that its checksum covers the header alone.
+pub fn is_unchecked(header: &[u8]) -> bool {
+    parse(header).is_ok_and(|header| header.flags & UNCHECKED != 0)
+}
+
 /// The header at the start of `image`, its fields plausible one by one but not verified.
 fn parse(image: &[u8]) -> Result<Header> {
     let Ok((header, _)) = Header::read_from_prefix(image) else { return Err(Error::Length) };
@@ -130,7 +137,7 @@ fn parse(image: &[u8]) -> Result<Header> {
     if header.version != VERSION {
         return Err(Error::Version(header.version));
     }
-    if header.flags & !PACKED != 0 {
+    if header.flags & !(PACKED | UNCHECKED) != 0 {
         return Err(Error::Flags(header.flags));
     }
     if header.reserved != [0; 24] {

@@ -3,7 +3,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use crate::{
     Algorithm, Codec,
     codecs::Transforms,
-    format::{HEADER_BYTES, Header, MAGIC, PACKED, TRAILER_BYTES, assert_page_bytes},
+    format::{HEADER_BYTES, Header, MAGIC, PACKED, TRAILER_BYTES, UNCHECKED, assert_page_bytes},
     mutant::{Rule, is_broken},
 };
 
@@ -46,12 +46,20 @@ fn seal(
 #[derive(Default)]
 pub struct Encoder {
     transforms: Transforms,
+    /// Flags that all images get.
+    flags: u8,
 }
 
 impl Encoder {
     /// An encoder; contexts are made when first used.
     pub fn new() -> Encoder {
         Encoder::default()
+    }
+
+    /// Whether the images made from now on have a checksum of all their bytes, as they have by default. Otherwise it
+    /// covers the header alone: for storage that neither tears nor changes what was written, or checks it by itself.
+    pub fn set_checksums(&mut self, is_on: bool) {
+        self.flags = if is_on { 0 } else { UNCHECKED };
     }
 
     /// Writes the image of `page` to the start of `out`, filled with zeros up to the next multiple of `sector`. An
@@ -65,7 +73,7 @@ impl Encoder {
         let body = &page[HEADER_BYTES..page.len() - TRAILER_BYTES];
         self.compressed(page, body, 0, codec, sector, out).unwrap_or_else(|| {
             out[HEADER_BYTES..page.len()].copy_from_slice(&page[HEADER_BYTES..]);
-            seal(page, Algorithm::None, 0, page.len(), sector, out)
+            seal(page, Algorithm::None, self.flags, page.len(), sector, out)
         })
     }
 
@@ -107,6 +115,6 @@ impl Encoder {
             return None;
         }
         let bytes = self.transforms.of(codec.algorithm)?.compress(body, codec.level, space)?;
-        Some(seal(page, codec.algorithm, flags, HEADER_BYTES + bytes, sector, out))
+        Some(seal(page, codec.algorithm, flags | self.flags, HEADER_BYTES + bytes, sector, out))
     }
 }

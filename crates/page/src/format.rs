@@ -22,6 +22,8 @@ pub(crate) const MAGIC: u32 = u32::from_le_bytes(*b"LcPg");
 pub(crate) const VERSION: u8 = 1;
 /// Flag: the owner's packed form of the body was compressed.
 pub(crate) const PACKED: u8 = 1;
+/// The checksum covers the header alone.
+pub(crate) const UNCHECKED: u8 = 2;
 /// Ends every page in memory and every plain image. Its last byte must not be zero (invariant 4).
 pub(crate) const TRAILER: [u8; TRAILER_BYTES] = *b"LcPgTail";
 
@@ -38,7 +40,7 @@ pub(crate) struct Header {
     pub version: u8,
     pub kind: u8,
     pub algorithm: u8,
-    /// Further links of the transform chain: [`PACKED`].
+    /// Further links of the transform chain, [`PACKED`]; and [`UNCHECKED`].
     pub flags: u8,
     pub table: U32,
     /// Length of the page in memory.
@@ -76,9 +78,12 @@ impl Header {
         Meta { kind: self.kind, table: self.table.get(), page_no: self.page_no.get(), lsn: self.lsn.get() }
     }
 
-    /// The checksum of this header and `stored`, whatever the checksum field holds.
+    /// The checksum of this header and, unless it says otherwise, of `stored`, whatever the checksum field holds.
     pub(crate) fn checksum_with(&self, stored: &[u8]) -> u32 {
         let cleared = Header { checksum: 0.into(), ..*self };
+        if self.flags & UNCHECKED != 0 {
+            return lacuna_crc::crc32c(cleared.as_bytes());
+        }
         lacuna_crc::crc32c_append(lacuna_crc::crc32c(cleared.as_bytes()), stored)
     }
 }

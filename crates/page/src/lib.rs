@@ -66,7 +66,7 @@ pub use block::{
     BlockCodec, adopt_block, append_to_block, block_capacity, block_kind, block_log, block_log_space,
     export_block, open_block, reset_block, seal_block,
 };
-pub use decode::{Decoder, Unpack, image_bytes, image_form};
+pub use decode::{Decoder, Unpack, image_bytes, image_form, is_unchecked};
 pub use encode::{Encoded, Encoder};
 pub use error::{Error, Result};
 pub use format::{HEADER_BYTES, Meta, PAGE_BYTES_MAX, PAGE_BYTES_MIN, TRAILER_BYTES, read_meta, write_meta};

@@ -227,10 +227,37 @@ fn packed_bodies_come_back_to_their_owner_alone() {
         forged[6] = u8::from(Algorithm::None);
         reseal(&mut forged);
         assert_eq!(owner.decode(&forged, address(&meta), &mut back), Err(Error::Flags(1)));
-        forged[7] = 3;
+        forged[7] = 5;
         reseal(&mut forged);
-        assert_eq!(owner.decode(&forged, address(&meta), &mut back), Err(Error::Flags(3)));
+        assert_eq!(owner.decode(&forged, address(&meta), &mut back), Err(Error::Flags(5)));
     });
+}
+
+/// Nor does a flipped bit make an image of the one kind pass for one of the other.
+#[test]
+fn without_checksums_the_header_is_checked_all_the_same() {
+    let (meta, mut page) = (Meta { kind: 1, table: 7, page_no: 9, lsn: 11 }, vec![0; 4096]);
+    page[64..4088].fill(5);
+    lacuna_page::write_meta(&mut page, &meta);
+    let (mut encoder, mut decoder) = (Encoder::new(), Decoder::new());
+    let mut back = vec![0; 4096];
+    for codec in [Codec::PLAIN, Codec { algorithm: Algorithm::Lz4, level: 0 }] {
+        for is_checked in [true, false] {
+            encoder.set_checksums(is_checked);
+            let mut image = vec![0; 4096];
+            let encoded = encoder.encode(&page, codec, 512, &mut image);
+            assert_eq!(decoder.decode(&image, (7, 9), &mut back), Ok(meta));
+            assert_eq!(lacuna_page::is_unchecked(&image), !is_checked);
+            for bit in 0..HEADER_BYTES * 8 {
+                image[bit / 8] ^= 1 << (bit % 8);
+                assert!(decoder.decode(&image, (7, 9), &mut back).is_err(), "bit {bit} of the header");
+                image[bit / 8] ^= 1 << (bit % 8);
+            }
+            image[encoded.image_bytes / 2 + 32] ^= 1;
+            let found = decoder.decode(&image, (7, 9), &mut back);
+            assert_eq!(matches!(found, Err(Error::Checksum { .. })), is_checked, "{found:?}");
+        }
+    }
 }
 
 #[test]

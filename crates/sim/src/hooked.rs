@@ -19,6 +19,11 @@ pub trait Hooks: Send + Sync {
         Ok(())
     }
 
+    /// Called before an atomic write of a file. If it fails, nothing is written.
+    fn before_atomic_write(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Called before a hole is punched in one file. If it fails, no hole is made.
     fn before_punch(&self) -> Result<()> {
         Ok(())
@@ -137,6 +142,11 @@ impl<H: Hooks> File for HookedFile<H> {
 
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
         self.file.write_at(offset, data)
+    }
+
+    fn write_atomic(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.hooks.before_atomic_write()?;
+        self.file.write_atomic(offset, data)
     }
 
     fn punch(&self, offset: u64, len: u64) -> Result<()> {

@@ -207,6 +207,13 @@ impl File for TraceFile {
         Ok(())
     }
 
+    fn write_atomic(&self, offset: u64, data: &[u8]) -> Result<()> {
+        check_span(&self.name, offset, data.len() as u64)?;
+        self.inner.write_atomic(offset, data)?;
+        self.traced.write(&self.trace, offset, data.len() as u64);
+        Ok(())
+    }
+
     fn punch(&self, offset: u64, len: u64) -> Result<()> {
         self.inner.punch(offset, len)?;
         self.traced.discard(&self.trace, offset, len);

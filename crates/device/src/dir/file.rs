@@ -9,7 +9,7 @@ use rustix::{
 };
 
 use super::{Counters, STAT_BLOCK_BYTES};
-use crate::{Error, File, FileId, FileProps, Result, positional::PositionalFile};
+use crate::{Error, File, FileId, FileProps, Result, positional::PositionalFile, vfs::ATOMIC_WRITE};
 
 /// A file of a directory.
 pub(super) struct DirFile {
@@ -93,6 +93,17 @@ impl File for DirFile {
         self.start_change(offset, data.len() as u64)?;
         self.file.write_at(offset, data)?;
         self.counters.written_bytes.fetch_add(data.len() as u64, Relaxed);
+        Ok(())
+    }
+
+    fn write_atomic(&self, offset: u64, data: &[u8]) -> Result<()> {
+        let len = data.len() as u64;
+        if !self.props.atomic_writes.is_some_and(|writes| writes.can_write(offset, len)) {
+            return Err(Error::Unsupported { what: self.file.name.clone(), operation: ATOMIC_WRITE });
+        }
+        self.start_change(offset, len)?;
+        self.file.write_atomic(offset, data)?;
+        self.counters.written_bytes.fetch_add(len, Relaxed);
         Ok(())
     }
 

@@ -17,6 +17,7 @@ const NAME: &str = "memory";
 const PROPS: FileProps = FileProps {
     atomic_bytes_max: 8 << 20,
     atomic_align: SECTOR as u32,
+    atomic_writes: None,
     hole_unit: SECTOR as u32,
     io_align: SECTOR as u32,
     ordered: true,

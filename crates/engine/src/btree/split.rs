@@ -103,6 +103,7 @@ impl Tree<'_> {
         mtr.apply(root, PageOp::Init { level: level + 1 });
         insert_child(&mut mtr, root, 0, b"", child.id().page);
         self.note_restructured();
+        self.space.count_split();
         mtr.commit(self.pager, &mut [&mut allocator.header, &mut child, root])?;
         Ok(())
     }
@@ -184,6 +185,7 @@ impl Tree<'_> {
         }
         insert_child(&mut mtr, parent, slot + 1, separator, right.id().page);
         self.note_restructured();
+        self.space.count_split();
         mtr.commit(self.pager, &mut [&mut allocator.header, &mut right, child, parent])?;
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::{Flusher, ROUND_PAGES, queue::into_work, stats::Cause};
+use super::{Flusher, ROUND_PAGES, stats::Cause};
 use crate::{
     alloc::truncate_all,
     mutant::{Rule, is_broken},
@@ -33,7 +33,7 @@ impl Flusher {
         loop {
             self.poison.check()?;
             let frames = self.pager.pool().dirty().oldest_pages(until, ROUND_PAGES);
-            self.carry_out(into_work(frames, until, Cause::Asked))?;
+            self.carry_out(self.jobs(frames, until, Cause::Asked))?;
             if self.pager.pool().dirty().oldest().is_none_or(|oldest| oldest >= until) {
                 break;
             }

@@ -12,8 +12,9 @@
 //!    `ordered`, flushed before it elsewhere.
 //! 2. A page leaves the flush list only when its image can no longer be lost unless the log after it is too: on an
 //!    ordered VFS when it is written, elsewhere when it is synced.
-//! 3. Where the VFS cannot write a page atomically, an image is synced in the doublewrite file
-//!    before the page is overwritten.
+//! 3. A page is replaced whole or not at all across a crash (`protection`): by the VFS's atomic batches, or by one
+//!    atomic write; elsewhere its image is synced in the doublewrite file before the page is overwritten. Where writes
+//!    and holes are not one batch, the end of a longer old image is punched only once the new one is synced.
 //! 4. The control file names a checkpoint before the log up to it is freed.
 //! 5. A job writes those of its pages that are dirty since before the log offset that it names. A caller that
 //!    wants all changes up to an offset on the device names that offset; pages that were written since, and changed
@@ -25,14 +26,15 @@
 //! changed is left for the next round. Only rewriting (`rewrite`) waits for latches as other threads do; no thread
 //! waits for a job with a page latched.
 //!
-//! `queue` holds the jobs. `threads` decides which are due and runs them; `write`, `doublewrite` and `rewrite` write a
-//! page to the device; `checkpoint` frees log space; `throttle` and `capacity` slow and refuse writers; `horizon` knows
+//! `queue` holds the jobs. `threads` decides which are due and runs them; `write`, `protection`, `doublewrite` and
+//! `rewrite` write a page to the device; `checkpoint` frees log space; `throttle` and `capacity` slow and refuse writers; `horizon` knows
 //! which writers images still have to name.
 
 mod capacity;
 mod checkpoint;
 mod doublewrite;
 mod horizon;
+mod protection;
 mod queue;
 mod rewrite;
 mod stats;
@@ -45,7 +47,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lacuna_device::Vfs;
+use lacuna_device::{Error as DeviceError, FileProps, Vfs};
 
 pub(crate) use capacity::{history_bytes, log_bytes};
 #[cfg(test)]
@@ -54,7 +56,7 @@ pub(crate) use doublewrite::LAYOUT as DOUBLEWRITE_LAYOUT;
 pub(crate) use doublewrite::fuzz_doublewrite;
 pub(crate) use doublewrite::restore;
 pub(crate) use queue::Work;
-use queue::{Due, Queue};
+use queue::{Due, Queue, into_work};
 pub(crate) use rewrite::Rewrite;
 pub use stats::FlushStats;
 
@@ -62,6 +64,7 @@ use crate::{
     alloc::truncate,
     mtr::Pager,
     poison::Poison,
+    pool::Frame,
     space::{Space, Spaces},
     sync::{
         Condvar, Mutex,
@@ -74,9 +77,13 @@ use capacity::Capacity;
 use doublewrite::DoublewriteFile;
 use horizon::Horizon;
 pub(crate) use horizon::Transactions;
+use protection::{Protection, without_atomic_writes};
 
-/// Pages in a job, at most.
+/// Pages in a job, at most, and in a region of the doublewrite file.
 const JOB_PAGES: usize = 32;
+/// The same where pages are written singly: XFS journals each sync, and shares blocks of its trees among the pages that
+/// it covers. With 32 pages it journals 1.7 KiB for each.
+const LONG_JOB_PAGES: usize = 128;
 /// Pages that a round of the producer asks for, at most.
 const ROUND_PAGES: usize = 512;
 /// How often the producer checks for work when it is not woken.
@@ -96,7 +103,8 @@ pub(crate) struct Flusher {
     work: Condvar,
     /// A job was done.
     done: Condvar,
-    doublewrite: Option<DoublewriteFile>,
+    /// Opened when it is first needed.
+    doublewrite: Mutex<Option<Arc<DoublewriteFile>>>,
     /// One checkpoint at a time.
     checkpointing: Mutex<()>,
     is_running: AtomicBool,
@@ -117,16 +125,7 @@ impl Flusher {
         transactions: Arc<dyn Transactions>,
         poison: Arc<Poison>,
     ) -> Result<Flusher> {
-        let props = vfs.props();
-        let page = lacuna_page::PAGE_BYTES_MAX as u64;
-        let is_atomic = props.atomic_bytes_max >= page && u64::from(props.atomic_align) <= 512;
-        let twice = match options.doublewrite {
-            Doublewrite::Auto => !is_atomic,
-            Doublewrite::On => true,
-            Doublewrite::Off => false,
-        };
-        let doublewrite = if twice { Some(DoublewriteFile::open(&*vfs)?) } else { None };
-        Ok(Flusher {
+        let flusher = Flusher {
             vfs,
             spaces,
             pager,
@@ -137,14 +136,19 @@ impl Flusher {
             queue: Mutex::default(),
             work: Condvar::new(),
             done: Condvar::new(),
-            doublewrite,
+            doublewrite: Mutex::default(),
             checkpointing: Mutex::new(()),
             is_running: AtomicBool::new(false),
             log_synced: Mutex::new(Instant::now()),
             capacity: Capacity::new(options, vfs_bytes),
             horizon: Horizon::default(),
             stats: Mutex::default(),
-        })
+        };
+        if flusher.writes_twice() {
+            // While there is space for it.
+            flusher.doublewrite()?;
+        }
+        Ok(flusher)
     }
 
     pub(crate) fn stats(&self) -> FlushStats {
@@ -153,11 +157,74 @@ impl Flusher {
 
     /// Whether holes are asked for: until the VFS refuses one.
     fn may_punch(&self) -> bool {
-        self.stats.lock().refused_punches == 0
+        self.options.trim && self.stats.lock().refused_punches == 0
     }
 
+    /// Whether pages of tables without a setting of their own are written twice.
     pub(crate) fn writes_twice(&self) -> bool {
-        self.doublewrite.is_some()
+        let props = self.usable(self.vfs.props());
+        Protection::choose(props, lacuna_page::PAGE_BYTES_MIN, self.options.doublewrite) == Protection::Twice
+    }
+
+    /// How pages of a table are kept whole from now on.
+    fn protection(&self, space: &Space) -> Protection {
+        let setting = match space.doublewrite() {
+            Doublewrite::Auto => self.options.doublewrite,
+            own => own,
+        };
+        let offered = space.file().props();
+        let props = self.usable(offered);
+        let is_refused = props.atomic_writes != offered.atomic_writes && self.options.atomic_writes;
+        match (Protection::choose(props, space.slot_bytes(), setting), is_refused) {
+            // Who turned doublewriting off may have counted on what the system refuses.
+            (Protection::Bare, true) => Protection::Twice,
+            (chosen, _) => chosen,
+        }
+    }
+
+    /// Pages in a job, at most.
+    fn job_pages(&self) -> usize {
+        let props = self.usable(self.vfs.props());
+        match Protection::choose(props, lacuna_page::PAGE_BYTES_MIN, self.options.doublewrite) {
+            Protection::Single(_) => LONG_JOB_PAGES,
+            Protection::Batch | Protection::Twice | Protection::Bare => JOB_PAGES,
+        }
+    }
+
+    /// Jobs that write those of these pages that are dirty since before `before`.
+    fn jobs(&self, frames: Vec<Arc<Frame>>, before: Lsn, cause: stats::Cause) -> Vec<Work> {
+        into_work(frames, before, cause, self.job_pages())
+    }
+
+    /// The properties of a file without those that are switched off, or were refused.
+    fn usable(&self, props: FileProps) -> FileProps {
+        if !self.options.atomic_writes {
+            return without_atomic_writes(props);
+        }
+        let is_refused = self.stats.lock().refused_atomic_writes > 0;
+        FileProps { atomic_writes: props.atomic_writes.filter(|_| !is_refused), ..props }
+    }
+
+    fn doublewrite(&self) -> Result<Arc<DoublewriteFile>> {
+        let mut doublewrite = self.doublewrite.lock();
+        if let Some(file) = &*doublewrite {
+            return Ok(Arc::clone(file));
+        }
+        let file = Arc::new(DoublewriteFile::open(&*self.vfs)?);
+        *doublewrite = Some(Arc::clone(&file));
+        Ok(file)
+    }
+
+    /// Notes that the VFS refused an atomic write. The batch, and after this one all, are written twice.
+    fn note_refused_atomic_write(&self, error: &DeviceError) {
+        let refused = {
+            let mut stats = self.stats.lock();
+            stats.refused_atomic_writes += 1;
+            stats.refused_atomic_writes
+        };
+        if refused == 1 {
+            log::warn!("{error}; pages are written twice until the store is reopened");
+        }
     }
 }
 
@@ -204,7 +271,7 @@ impl Flusher {
 mod tests {
     use lacuna_device::MemVfs;
 
-    use super::{queue::into_work, stats::Cause, *};
+    use super::{stats::Cause, *};
 
     /// Otherwise the recovery after the next would read it again (replay invariant 4).
     #[test]
@@ -219,7 +286,7 @@ mod tests {
         let flusher = table.engine().flusher().clone();
         let until = flusher.pager.log().next();
         let due =
-            into_work(flusher.pager.pool().dirty().oldest_pages(until, ROUND_PAGES), until, Cause::Asked);
+            flusher.jobs(flusher.pager.pool().dirty().oldest_pages(until, ROUND_PAGES), until, Cause::Asked);
         flusher.carry_out(due).expect("flush");
         // The page-write records are still in memory, and end there.
         flusher.poison.close();

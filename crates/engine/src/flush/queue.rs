@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, mem, sync::Arc};
 
-use super::{Flusher, JOB_PAGES, Rewrite, stats::Cause, write::Writer};
+use super::{Flusher, Rewrite, stats::Cause, write::Writer};
 use crate::{
     pool::Frame,
     sync::mpsc,
@@ -83,11 +83,16 @@ pub(super) struct Job {
     pub(super) ended: Option<mpsc::Sender<Result<u64>>>,
 }
 
-pub(super) fn into_work(mut frames: Vec<Arc<Frame>>, before: Lsn, cause: Cause) -> Vec<Work> {
+pub(super) fn into_work(
+    mut frames: Vec<Arc<Frame>>,
+    before: Lsn,
+    cause: Cause,
+    job_pages: usize,
+) -> Vec<Work> {
     frames.sort_by_key(|frame| frame.id());
     let mut all = Vec::new();
     while !frames.is_empty() {
-        let rest = frames.split_off(frames.len().min(JOB_PAGES));
+        let rest = frames.split_off(frames.len().min(job_pages));
         all.push(Work::Flush(Due { frames: mem::replace(&mut frames, rest), before, cause }));
     }
     all

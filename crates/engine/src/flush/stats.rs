@@ -22,6 +22,10 @@ pub struct FlushStats {
     /// Holes that the VFS refused. After the first refusal the store punches no more until it is reopened; this costs
     /// only space.
     pub refused_punches: u64,
+    /// Bytes written in their places, images and what fills atomic writes up to a power of two.
+    pub written_bytes: u64,
+    /// Atomic writes that the VFS refused. After the first refusal the store writes pages twice until it is reopened.
+    pub refused_atomic_writes: u64,
     /// Bytes written to the doublewrite file.
     pub doublewrite_bytes: u64,
     /// Times a writer waited for the log or the pool.
@@ -44,8 +48,9 @@ pub(super) enum Cause {
 }
 
 impl FlushStats {
-    /// Counts a batch of `pages`, `again` of them not written for the first time.
-    pub(super) fn count_batch(&mut self, cause: Cause, pages: u64, again: u64, image_bytes: u64) {
+    /// Counts a batch of `pages`, `again` of them not written for the first time, and the bytes of their images and of
+    /// what was written in place for these.
+    pub(super) fn count_batch(&mut self, cause: Cause, pages: u64, again: u64, bytes: (u64, u64)) {
         self.pages += pages;
         match cause {
             Cause::Eviction => self.for_eviction += pages,
@@ -54,7 +59,8 @@ impl FlushStats {
             Cause::Asked => {}
         }
         self.again += again;
-        self.image_bytes += image_bytes;
+        self.image_bytes += bytes.0;
+        self.written_bytes += bytes.1;
         self.batches += 1;
     }
 }

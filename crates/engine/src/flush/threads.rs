@@ -2,7 +2,7 @@
 
 use super::{
     Flusher, INTERVAL, ROUND_PAGES,
-    queue::{Job, Work, into_work},
+    queue::{Job, Work},
     stats::Cause,
     write::Writer,
 };
@@ -51,11 +51,11 @@ impl Flusher {
     /// and the oldest ones when too many are dirty.
     pub(super) fn due_work(&self) -> Vec<Work> {
         let next = self.pager.log().next();
-        let mut all = into_work(self.pager.pool().take_wanted(), next, Cause::Eviction);
+        let mut all = self.jobs(self.pager.pool().take_wanted(), next, Cause::Eviction);
         let log_kept = self.options.log_bytes / LOG_SHARE.1 * LOG_SHARE.0;
         if self.pager.log().used_bytes() > log_kept {
             let before = Lsn(next.0.saturating_sub(log_kept));
-            all.extend(into_work(
+            all.extend(self.jobs(
                 self.pager.pool().dirty().oldest_pages(before, ROUND_PAGES),
                 before,
                 Cause::Log,
@@ -66,7 +66,7 @@ impl Flusher {
         let too_many_reads = reads.saturating_sub(self.capacity.dirty_reads_max() as usize);
         if too_many_bytes > 0 || too_many_reads > 0 {
             let pages = (too_many_bytes / (16 << 10) + 1).max(too_many_reads).min(ROUND_PAGES);
-            all.extend(into_work(self.pager.pool().dirty().oldest_pages(next, pages), next, Cause::Dirty));
+            all.extend(self.jobs(self.pager.pool().dirty().oldest_pages(next, pages), next, Cause::Dirty));
         }
         all
     }

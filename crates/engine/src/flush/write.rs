@@ -5,7 +5,7 @@ use std::sync::Arc;
 use lacuna_device::{AlignedBuf, BatchOp, Error as DeviceError};
 use lacuna_page::{Algorithm, Codec, Encoder, Meta, PAGE_BYTES_MAX};
 
-use super::{Due, JOB_PAGES, stats::Cause};
+use super::{Due, JOB_PAGES, LONG_JOB_PAGES, protection::Protection, stats::Cause};
 use crate::{
     flush::Flusher,
     mutant::{Rule, is_broken},
@@ -18,7 +18,7 @@ use crate::{
     },
     pool::{Frame, ReadGuard},
     space::{SYSTEM_CODEC, Space, pins::TablePin},
-    types::{Error, Lsn, PageNo, Result, TxnId},
+    types::{Lsn, PageNo, Result, TxnId},
     wal::{Until, page_writes},
 };
 
@@ -38,6 +38,8 @@ pub(super) struct Writer {
     images: AlignedBuf,
     /// Compressed images name no lesser transaction (`horizon`).
     horizon: TxnId,
+    /// Leaves are packed.
+    packs: bool,
 }
 
 impl Default for Writer {
@@ -48,6 +50,7 @@ impl Default for Writer {
             packed: AlignedBuf::zeroed(PAGE_BYTES_MAX),
             images: AlignedBuf::zeroed(BATCH_BYTES + PAGE_BYTES_MAX),
             horizon: TxnId::NONE,
+            packs: true,
         }
     }
 }
@@ -60,6 +63,8 @@ pub(super) struct Image {
     pub(super) start: usize,
     /// Its length in whole sectors.
     pub(super) bytes: usize,
+    /// Bytes that are written for it, zeros behind it included, unless it is written twice.
+    write_bytes: usize,
     lsn: Lsn,
     is_plain: bool,
     /// There is nothing to write: the page's range of the file is to be a hole.
@@ -75,44 +80,72 @@ impl Image {
         self.frame.id().page
     }
 
-    /// The part of the page's range on the device that an older, longer image still takes, by the granularity of holes.
+    fn offset(&self) -> u64 {
+        self.space.offset(self.page())
+    }
+
+    /// The part of the page's range on the device that an older, longer image still takes, or that was written with
+    /// this one to fill it up, by the granularity of holes.
     fn stale(&self) -> Option<(u64, u64)> {
         let unit = u64::from(self.space.file().props().hole_unit);
-        let on_disk = self.frame.disk_bytes() as u64;
+        let taken = self.frame.disk_bytes().max(self.write_bytes) as u64;
         // Blocks lie side by side.
-        if self.space.blocks().is_some() || unit == 0 || on_disk <= self.bytes as u64 {
+        if self.space.blocks().is_some() || unit == 0 || taken <= self.bytes as u64 {
             return None;
         }
         let from = (self.bytes as u64).next_multiple_of(unit);
-        let to = on_disk.next_multiple_of(unit).min(self.space.page_bytes() as u64);
-        (from < to).then(|| (self.space.offset(self.page()) + from, to - from))
+        let to = taken.next_multiple_of(unit).min(self.space.page_bytes() as u64);
+        (from < to).then(|| (self.offset() + from, to - from))
+    }
+
+    /// The hole that comes with it: all of a free page, else the part behind the image that is stale.
+    fn hole(&self) -> Option<(u64, u64)> {
+        if self.is_hole { Some((self.offset(), self.space.slot_bytes() as u64)) } else { self.stale() }
+    }
+
+    /// Whether an older image lies in the stale part, which readers need as long as this one may be lost.
+    fn was_longer(&self) -> bool {
+        let unit = (self.space.file().props().hole_unit as usize).max(1);
+        !self.is_hole && self.frame.disk_bytes() > self.bytes.next_multiple_of(unit)
     }
 }
 
 impl Writer {
+    /// Takes over what images depend on.
+    fn prepare(&mut self, flusher: &Flusher) {
+        self.horizon = flusher.horizon();
+        self.packs = flusher.options.packing;
+    }
+
     /// Writes those pages that are still due and not being changed. A failure poisons the store.
     pub(super) fn write(&mut self, flusher: &Flusher, due: &Due) -> Result<()> {
-        assert!(due.frames.len() <= JOB_PAGES);
-        let mut images = Vec::with_capacity(due.frames.len());
-        let mut used = 0;
-        let mut newest = Lsn(0);
-        self.horizon = flusher.horizon();
-        for frame in &due.frames {
+        assert!(due.frames.len() <= LONG_JOB_PAGES);
+        self.prepare(flusher);
+        let pin = |frame: &Arc<Frame>| {
             // Pages of a dropped table are never written.
-            let Some(space) = flusher.spaces.get(frame.id().table).and_then(|space| space.pin_for_flush())
-            else {
-                continue;
-            };
-            let Some(image) = self.take(flusher, due, frame, space, used) else { continue };
-            used += image.bytes;
-            newest = newest.max(image.lsn);
-            images.push(image);
-            if used > BATCH_BYTES {
-                self.write_images(flusher, &std::mem::take(&mut images), newest, due.cause)?;
-                used = 0;
+            let space = flusher.spaces.get(frame.id().table)?.pin_for_flush()?;
+            let protection = flusher.protection(&space);
+            Some((frame.clone(), space, protection))
+        };
+        let mut pages: Vec<_> = due.frames.iter().filter_map(pin).collect();
+        pages.sort_by_key(|(.., protection)| protection.rank());
+        let mut batch = Batch::default();
+        for (frame, space, protection) in pages {
+            if batch.used > BATCH_BYTES || batch.protection.is_some_and(|others| others != protection) {
+                self.write_images(flusher, &std::mem::take(&mut batch), due.cause)?;
             }
+            batch.protection = Some(protection);
+            self.encoder.set_checksums(flusher.options.checksums || !protection.is_never_torn());
+            let Some(mut image) = self.take(flusher, due, &frame, space, batch.used) else { continue };
+            if !image.is_hole {
+                image.write_bytes = protection.write_bytes(image.bytes);
+                self.images[image.start + image.bytes..image.start + image.write_bytes].fill(0);
+            }
+            batch.used += image.write_bytes;
+            batch.newest = batch.newest.max(image.lsn);
+            batch.images.push(image);
         }
-        self.write_images(flusher, &images, newest, due.cause)
+        self.write_images(flusher, &batch, due.cause)
     }
 
     /// Takes a page off the list of dirty ones and makes its image at `start` of the buffer.
@@ -133,6 +166,7 @@ impl Writer {
                 space,
                 start,
                 bytes: 0,
+                write_bytes: 0,
                 lsn,
                 is_plain: false,
                 is_hole: true,
@@ -149,7 +183,17 @@ impl Writer {
             lacuna_page::seal_block(out, &meta, space.page_bytes());
             let (bytes, lsn) = (blocks.block_bytes(), Lsn(meta.lsn));
             let frame = frame.clone();
-            return Some(Image { frame, space, start, bytes, lsn, is_plain: false, is_hole: false });
+            let write_bytes = bytes;
+            return Some(Image {
+                frame,
+                space,
+                start,
+                bytes,
+                write_bytes,
+                lsn,
+                is_plain: false,
+                is_hole: false,
+            });
         }
         let on_disk = frame.disk_bytes();
         let codec = match due.cause {
@@ -167,7 +211,8 @@ impl Writer {
         drop(page);
         let lsn = ops::lsn(&self.copy[..space.page_bytes()]);
         let (bytes, is_plain) = self.encode(&space, codec, start);
-        Some(Image { frame: frame.clone(), space, start, bytes, lsn, is_plain, is_hole: false })
+        let (frame, write_bytes) = (frame.clone(), bytes);
+        Some(Image { frame, space, start, bytes, write_bytes, lsn, is_plain, is_hole: false })
     }
 
     /// Copies a latched page for [`Writer::encode`].
@@ -185,7 +230,7 @@ impl Writer {
         let encoded = if is_compressed_node(page, codec) {
             node::forget_writers(page, self.horizon);
             let packed = &mut self.packed[..space.page_bytes()];
-            let leaf = node::pack(page, packed);
+            let leaf = if self.packs { node::pack(page, packed) } else { None };
             let image = leaf.and_then(|leaf| self.encoder.encode_packed(page, leaf, codec, SECTOR, out));
             image.unwrap_or_else(|| {
                 copy_tidied(page, packed);
@@ -206,7 +251,9 @@ impl Writer {
         page: &ReadGuard,
         space: &Space,
     ) -> Result<bool> {
-        self.horizon = flusher.horizon();
+        self.prepare(flusher);
+        let is_never_torn = flusher.protection(space).is_never_torn();
+        self.encoder.set_checksums(flusher.options.checksums || !is_never_torn);
         let on_disk = page.frame().disk_bytes();
         let codec = codec_of(space, page, space.codec(on_disk));
         self.copy(page, codec);
@@ -219,10 +266,10 @@ impl Writer {
         Ok(*old != self.images[..bytes])
     }
 
-    fn write_images(&self, flusher: &Flusher, images: &[Image], newest: Lsn, cause: Cause) -> Result<()> {
-        if images.is_empty() {
-            return Ok(());
-        }
+    fn write_images(&self, flusher: &Flusher, batch: &Batch, cause: Cause) -> Result<()> {
+        let Batch { images, newest, .. } = batch;
+        let Some(protection) = batch.protection.filter(|_| !images.is_empty()) else { return Ok(()) };
+        let newest = *newest;
         if !is_broken(Rule::LogBeforePages) {
             flusher.pager.log().reach(newest, Until::Written)?;
         }
@@ -230,7 +277,7 @@ impl Writer {
         if is_broken(Rule::NotesFollowImages) {
             log_page_writes(flusher, images)?;
         }
-        self.write_out(flusher, images)?;
+        let write_bytes = self.write_out(flusher, images, protection)?;
         log_page_writes(flusher, images)?;
         let (mut written, mut again, mut bytes) = (0, 0, 0);
         for image in images {
@@ -247,68 +294,144 @@ impl Writer {
                 flushed.plain_pages += u64::from(image.is_plain);
             });
         }
-        flusher.stats.lock().count_batch(cause, written, again, bytes);
+        flusher.stats.lock().count_batch(cause, written, again, (bytes, write_bytes));
         let frames: Vec<_> = images.iter().map(|image| image.frame.clone()).collect();
         flusher.pager.pool().dirty().land(&frames);
         Ok(())
     }
 
-    /// Writes images and holes; on return the pages may leave the list of dirty ones (flush
-    /// invariant 2). A failure poisons the store before the region with their images is free.
-    fn write_out(&self, flusher: &Flusher, images: &[Image]) -> Result<(), Error> {
+    /// Writes images and holes; on return the pages may leave the list of dirty ones (flush invariant 2). A failure
+    /// poisons the store. Returns the bytes written in place.
+    fn write_out(&self, flusher: &Flusher, images: &[Image], protection: Protection) -> Result<u64> {
+        let sum = |of: fn(&Image) -> usize| images.iter().map(|image| of(image) as u64).sum();
         let poisoned = |e| flusher.poison.set(e);
-        let mut region = None;
-        let has_data = images.iter().any(|image| !image.is_hole);
-        if let Some(file) = flusher.doublewrite.as_ref().filter(|_| has_data) {
-            let (held, bytes) = file.write(images, &self.images, &flusher.poison).map_err(poisoned)?;
-            flusher.stats.lock().doublewrite_bytes += bytes;
-            region = Some(held);
+        if let Protection::Single(_) = protection {
+            let Some(refusal) = self.write_singly(flusher, images).map_err(poisoned)? else {
+                return Ok(sum(|image| image.write_bytes));
+            };
+            flusher.note_refused_atomic_write(&refusal);
+            self.write_twice(flusher, images)?;
+        } else if protection == Protection::Twice {
+            self.write_twice(flusher, images)?;
+        } else {
+            self.write_in_place(flusher, images).map_err(poisoned)?;
         }
-        let written = self.write_in_place(flusher, images).map_err(poisoned);
-        drop(region);
-        written
+        Ok(sum(|image| image.bytes))
     }
 
-    fn write_in_place(&self, flusher: &Flusher, images: &[Image]) -> Result<(), Error> {
+    /// A failure poisons the store before the region with the images is free.
+    fn write_twice(&self, flusher: &Flusher, images: &[Image]) -> Result<()> {
+        let poisoned = |e| flusher.poison.set(e);
+        let file = flusher.doublewrite().map_err(poisoned)?;
+        for images in images.chunks(JOB_PAGES) {
+            let mut region = None;
+            if images.iter().any(|image| !image.is_hole) {
+                let (held, bytes) = file.write(images, &self.images, &flusher.poison).map_err(poisoned)?;
+                flusher.stats.lock().doublewrite_bytes += bytes;
+                region = Some(held);
+            }
+            let written = self.write_in_place(flusher, images).map_err(poisoned);
+            drop(region);
+            written?;
+        }
+        Ok(())
+    }
+
+    /// Writes each image by one atomic write. Returns the error of a write that the VFS refused; then some are written.
+    fn write_singly(&self, flusher: &Flusher, images: &[Image]) -> Result<Option<DeviceError>> {
+        for image in images.iter().filter(|image| !image.is_hole) {
+            let data = &self.images[image.start..image.start + image.write_bytes];
+            let written = match is_broken(Rule::PagesWhole) {
+                true => image.space.file().write_at(image.offset(), data),
+                false => image.space.file().write_atomic(image.offset(), data),
+            };
+            match written {
+                Err(error @ (DeviceError::Unsupported { .. } | DeviceError::Full { .. })) => {
+                    return Ok(Some(error));
+                }
+                other => other?,
+            }
+        }
+        // The end of a longer old image is needed until the new one is synced. What lies behind both, and pages that
+        // are free, nobody needs.
+        let has_old_end = |image: &&Image| image.was_longer() && !is_broken(Rule::OldEndsKept);
+        let (late, early): (Vec<&Image>, Vec<&Image>) = images.iter().partition(has_old_end);
+        punch_all(flusher, &early)?;
+        sync_files(images.iter())?;
+        if punch_all(flusher, &late)? {
+            // The page may be written anew at once, and a hole must not come after that.
+            sync_files(late.into_iter())?;
+        }
+        Ok(None)
+    }
+
+    fn write_in_place(&self, flusher: &Flusher, images: &[Image]) -> Result<()> {
         let props = flusher.vfs.props();
         let is_atomic = props.atomic_bytes_max > 0;
         let may_punch = flusher.may_punch();
         let mut batch = Vec::with_capacity(2 * images.len());
         let mut holes = Vec::new();
         for image in images {
-            let (file, offset) = (image.space.file().id(), image.space.offset(image.page()));
-            let hole = if image.is_hole {
-                Some((offset, image.space.slot_bytes() as u64))
-            } else {
+            let (file, offset) = (image.space.file().id(), image.offset());
+            if !image.is_hole {
                 let data = &self.images[image.start..image.start + image.bytes];
                 batch.push(BatchOp::Write { file, offset, data });
-                image.stale().filter(|_| may_punch)
-            };
-            let Some((offset, len)) = hole else { continue };
-            let hole = BatchOp::Punch { file, offset, len };
-            if is_atomic {
-                batch.push(hole);
+            }
+            if !is_atomic {
+                holes.push(image);
+            } else if let Some((offset, len)) = image.hole().filter(|_| image.is_hole || may_punch) {
+                batch.push(BatchOp::Punch { file, offset, len });
                 punched(flusher, image);
-            } else {
-                holes.push((image, hole));
             }
         }
         flusher.vfs.write_batch(&batch)?;
-        for (image, hole) in holes {
-            if !punch(flusher, image, hole)? && image.is_hole {
-                write_hole(image)?;
-            }
-        }
-        if !props.ordered && !is_broken(Rule::PagesSynced) {
-            let mut spaces: Vec<_> = images.iter().map(|image| &image.space).collect();
-            spaces.sort_by_key(|space| space.id());
-            spaces.dedup_by_key(|space| space.id());
-            for space in spaces {
-                space.file().sync()?;
-            }
+        punch_all(flusher, &holes)?;
+        if !props.ordered {
+            sync_files(images.iter())?;
         }
         Ok(())
     }
+}
+
+/// Images that are written together.
+#[derive(Default)]
+struct Batch {
+    images: Vec<Image>,
+    /// Theirs; none as long as there are none.
+    protection: Option<Protection>,
+    /// Bytes of the buffer that they take.
+    used: usize,
+    /// The newest of their LSNs.
+    newest: Lsn,
+}
+
+/// Makes the holes that come with these images, each by a request of its own; returns whether any was made.
+fn punch_all(flusher: &Flusher, images: &[&Image]) -> Result<bool> {
+    let mut is_made = false;
+    for image in images {
+        let Some((offset, len)) = image.hole() else { continue };
+        let hole = BatchOp::Punch { file: image.space.file().id(), offset, len };
+        if punch(flusher, image, hole)? {
+            is_made = true;
+        } else if image.is_hole {
+            write_hole(image)?;
+        }
+    }
+    Ok(is_made)
+}
+
+/// Syncs the files of these images, each once.
+fn sync_files<'a>(images: impl Iterator<Item = &'a Image>) -> Result<()> {
+    if is_broken(Rule::PagesSynced) {
+        return Ok(());
+    }
+    let mut spaces: Vec<_> = images.map(|image| &image.space).collect();
+    spaces.sort_by_key(|space| space.id());
+    spaces.dedup_by_key(|space| space.id());
+    for space in spaces {
+        space.file().sync()?;
+    }
+    Ok(())
 }
 
 /// Notes in the log that these images are on the device (`page_writes`).
@@ -349,7 +472,10 @@ fn punch(flusher: &Flusher, image: &Image, hole: BatchOp<'_>) -> Result<bool> {
             punched(flusher, image);
             Ok(true)
         }
-        Err(error @ (DeviceError::Unsupported { .. } | DeviceError::Full { .. })) => {
+        // Whatever the system's reason: a failing device fails the sync as well.
+        Err(
+            error @ (DeviceError::Unsupported { .. } | DeviceError::Full { .. } | DeviceError::Io { .. }),
+        ) => {
             image.space.count_written(|flushed| flushed.refused_punches += 1);
             let refused = {
                 let mut stats = flusher.stats.lock();

@@ -131,8 +131,13 @@ impl LogDeviceVfs {
 
     fn file(&self, name: &str) -> Option<Arc<dyn File>> {
         let position = self.ring.names().iter().position(|other| other == name)?;
-        let props =
-            FileProps { atomic_bytes_max: 0, atomic_align: 0, hole_unit: SECTOR as u32, ..self.props() };
+        let props = FileProps {
+            atomic_bytes_max: 0,
+            atomic_align: 0,
+            atomic_writes: None,
+            hole_unit: SECTOR as u32,
+            ..self.props()
+        };
         let id = FileId(u64::MAX - position as u64);
         Some(Arc::new(LogFile { id, name: name.to_owned(), props, ring: Arc::clone(&self.ring) }))
     }

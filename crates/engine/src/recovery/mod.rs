@@ -375,6 +375,7 @@ pub(crate) fn load_catalog(engine: &TxnEngine) -> Result<()> {
             return Err(Error::BadStore { what: engine.flusher().vfs().name().into(), reason });
         };
         space.set_kind(row.options.kind);
+        space.set_doublewrite(row.options.doublewrite);
     }
     if rows.iter().any(|(_, row)| wants_holes(row.options.kind)) {
         warn_without_holes(engine);

@@ -17,9 +17,9 @@ use crate::{
     space::pins::{Pins, TablePin},
     sync::{
         Mutex, MutexGuard, RwLock,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU8, AtomicU64, Ordering},
     },
-    types::{Error, Layout, PageNo, Result, TableId, TableKind, is_block_bytes},
+    types::{Doublewrite, Error, Layout, PageNo, Result, TableId, TableKind, is_block_bytes},
 };
 
 /// Catalog and undo pages are always compressed: users have no setting for them.
@@ -57,6 +57,8 @@ pub(crate) struct Space {
     blocks: Option<Arc<Blocks>>,
     /// How pages are written from now on: algorithm in the high half, level in the low one; or [`UNKNOWN`].
     codec: AtomicU64,
+    /// The table's own setting, a [`Doublewrite`].
+    doublewrite: AtomicU8,
     file_bytes: Mutex<u64>,
     /// Pages freed since the file was last checked for truncation.
     freed_pages: AtomicU64,
@@ -66,6 +68,8 @@ pub(crate) struct Space {
     pub(super) pins: Pins,
     /// Times that bounds of its leaves changed (`btree::finger`).
     restructured: AtomicU64,
+    /// Nodes split since the store was opened.
+    splits: AtomicU64,
 }
 
 /// Counts of what was written of a table since the store was opened.
@@ -94,12 +98,14 @@ impl Space {
                 .block_bytes
                 .map(|block_bytes| Arc::new(Blocks::new(block_bytes, layout.page_bytes))),
             codec: AtomicU64::new(UNKNOWN),
+            doublewrite: AtomicU8::new(Doublewrite::Auto as u8),
             file_bytes,
             freed_pages: AtomicU64::new(0),
             truncating: Mutex::default(),
             flushed: Mutex::default(),
             pins: Pins::default(),
             restructured: AtomicU64::new(0),
+            splits: AtomicU64::new(0),
         })
     }
 
@@ -178,6 +184,15 @@ impl Space {
         }
     }
 
+    /// Whether its pages are written twice; automatic while recovery cannot read the catalog yet.
+    pub(crate) fn doublewrite(&self) -> Doublewrite {
+        Doublewrite::from_byte(self.doublewrite.load(Ordering::Relaxed)).expect("set_doublewrite stored it")
+    }
+
+    pub(crate) fn set_doublewrite(&self, setting: Doublewrite) {
+        self.doublewrite.store(setting as u8, Ordering::Relaxed);
+    }
+
     pub(crate) fn offset(&self, page: PageNo) -> u64 {
         // A number from a damaged page may be anything: no file takes the offset that it gets here.
         page.0.saturating_mul(self.slot_bytes() as u64)
@@ -246,6 +261,15 @@ impl Space {
     /// Notes that bounds of leaves change.
     pub(crate) fn note_restructured(&self) {
         self.restructured.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Nodes split since the store was opened.
+    pub(crate) fn splits(&self) -> u64 {
+        self.splits.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn count_split(&self) {
+        self.splits.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Counts something that was written.

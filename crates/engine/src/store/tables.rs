@@ -30,7 +30,7 @@ use crate::{
     recovery,
     space::{self, Space, corrupt},
     txn::Table,
-    types::{Error, PageNo, Result, TableId, TableKind, TableOptions},
+    types::{Doublewrite, Error, PageNo, Result, TableId, TableKind, TableOptions},
     wal::Until,
 };
 
@@ -62,6 +62,8 @@ pub struct TableInfo {
     pub punches: u64,
     /// Holes that the VFS refused ([`crate::FlushStats::refused_punches`]).
     pub refused_punches: u64,
+    /// Nodes of its tree that were split since the store was opened.
+    pub splits: u64,
 }
 
 impl Store {
@@ -113,6 +115,7 @@ impl Store {
             .inspect_err(|_| drop(engine.flusher().vfs().remove(&file_name)));
         let space = Arc::new(space?);
         space.set_kind(options.kind);
+        space.set_doublewrite(options.doublewrite);
         assert!(engine.spaces().insert(space.clone()).is_none(), "invariant 1");
         let made = self.fill_table(name, &space, Row { id, options, inherits });
         if made.is_err() && engine.poison().check().is_ok() {
@@ -322,6 +325,20 @@ impl Store {
         Ok(())
     }
 
+    /// Changes whether the table's pages are written twice, from now on.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchTable`].
+    pub fn set_doublewrite(&self, name: &str, setting: Doublewrite) -> Result<()> {
+        let _call = self.inner.engine.poison().call();
+        let _one = self.inner.ddl.lock();
+        let (mut row, space) = self.existing(name)?;
+        row.options.doublewrite = setting;
+        self.write_rows([(name, Some(row))])?;
+        space.set_doublewrite(setting);
+        Ok(())
+    }
+
     /// All tables, by name.
     pub fn tables(&self) -> Result<Vec<TableInfo>> {
         let engine = self.engine()?;
@@ -343,6 +360,7 @@ impl Store {
                 flushed_image_bytes: flushed.image_bytes,
                 punches: flushed.punches,
                 refused_punches: flushed.refused_punches,
+                splits: space.splits(),
             });
         }
         Ok(tables)

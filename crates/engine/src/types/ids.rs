@@ -20,7 +20,7 @@ pub(crate) struct PageId {
 }
 
 /// Log sequence number: a byte offset in the write-ahead log, which only grows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Lsn(pub(crate) u64);
 
 /// A transaction's number: 48 bits, in the order of first writes or locks. 0 is no transaction.

@@ -101,6 +101,19 @@ pub struct StoreOptions {
     /// Whether pages are first written to a doublewrite file. Default: where the VFS cannot write a
     /// page atomically.
     pub doublewrite: Doublewrite,
+    /// Whether use is made of what the VFS writes atomically. Without, it counts as one that tears pages. Default true;
+    /// off for comparisons.
+    pub atomic_writes: bool,
+    /// Whether holes are made behind images that became shorter, and of free pages. Default true; without, these keep
+    /// the space.
+    pub trim: bool,
+    /// Whether leaves are packed before they are compressed. Default true; off for comparisons. Pages that were written
+    /// otherwise are read all the same.
+    pub packing: bool,
+    /// Whether images of pages have a checksum of all their bytes. Default true. Without, one of their headers only,
+    /// where the VFS writes pages atomically; elsewhere, and in row-compressed tables, checksums find torn pages and are
+    /// always there. Then a flipped bit may be taken for data, unless the VFS finds it: nvmfs has checksums of its own.
+    pub checksums: bool,
     /// Whether flushing, purging and checkpoints run in threads of their own. Without, they run in
     /// the threads that call the store, and in [`crate::Store::step`]. Default true.
     pub background: bool,
@@ -112,14 +125,31 @@ pub struct StoreOptions {
 
 /// Whether pages are written twice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
 pub enum Doublewrite {
-    /// Where the VFS cannot write a page atomically.
+    /// Where the VFS cannot write a page atomically; for a table, as the store's setting says.
     #[default]
-    Auto,
+    Auto = 0,
     /// Always.
-    On,
+    On = 1,
     /// Never. On a VFS that tears writes, a crash may then destroy the store.
-    Off,
+    Off = 2,
+}
+
+impl Doublewrite {
+    /// As the catalog stores it; none for a byte that no version writes.
+    pub(crate) fn from_byte(byte: u8) -> Option<Doublewrite> {
+        [Doublewrite::Auto, Doublewrite::On, Doublewrite::Off].into_iter().find(|it| *it as u8 == byte)
+    }
+
+    /// Its name, which [`str::parse`] reads back.
+    pub fn name(self) -> &'static str {
+        match self {
+            Doublewrite::Auto => "auto",
+            Doublewrite::On => "on",
+            Doublewrite::Off => "off",
+        }
+    }
 }
 
 impl Default for StoreOptions {
@@ -134,6 +164,10 @@ impl Default for StoreOptions {
             lock_timeout: Duration::from_secs(50),
             history_bytes: 1 << 30,
             doublewrite: Doublewrite::Auto,
+            atomic_writes: true,
+            trim: true,
+            packing: true,
+            checksums: true,
             background: true,
             log_salt: None,
         }
@@ -201,11 +235,13 @@ pub struct TableOptions {
     pub kind: TableKind,
     /// Bytes of a page: 4, 8, 16, 32 or 64 KiB. Default 16 KiB.
     pub page_bytes: usize,
+    /// Whether its pages are written twice. Default: as [`StoreOptions::doublewrite`] says.
+    pub doublewrite: Doublewrite,
 }
 
 impl Default for TableOptions {
     fn default() -> TableOptions {
-        TableOptions { kind: TableKind::Plain, page_bytes: 16 << 10 }
+        TableOptions { kind: TableKind::Plain, page_bytes: 16 << 10, doublewrite: Doublewrite::Auto }
     }
 }
 

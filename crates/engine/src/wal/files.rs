@@ -194,9 +194,11 @@ impl LogFiles {
             Some(open) if open.file.props().hole_unit > 0 && offset < end => {
                 match open.file.punch(offset, end - offset) {
                     // The space is freed with the file.
-                    Err(lacuna_device::Error::Unsupported { .. } | lacuna_device::Error::Full { .. }) => {
-                        Ok(())
-                    }
+                    Err(
+                        lacuna_device::Error::Unsupported { .. }
+                        | lacuna_device::Error::Full { .. }
+                        | lacuna_device::Error::Io { .. },
+                    ) => Ok(()),
                     punched => Ok(punched?),
                 }
             }

@@ -110,6 +110,7 @@ impl Data {
         let props = FileProps {
             atomic_bytes_max,
             atomic_align: SECTOR as u32,
+            atomic_writes: None,
             hole_unit: SECTOR as u32,
             io_align: SECTOR as u32,
             ordered: true,

@@ -1,11 +1,11 @@
-//! A simulated directory: a VFS that is neither atomic nor ordered.
+//! A simulated directory: a VFS that is not ordered, and atomic at most in single writes.
 //!
-//! It stands for a directory of ext4 or XFS at its worst. For every file it owns two images,
+//! It stands for a directory of ext4 or XFS at its worst, without atomic writes or with them. For every file it owns two images,
 //! `medium` (the content that survives any power cut) and `cache` (the content that reads see); `pending` lists the
 //! content changes of all files since they were synced, oldest first, and `pending_names` the changes of names since
 //! the last sync of the VFS. A power cut
 //!
-//! 1. keeps, drops, tears (at sectors) or reorders each pending write and hole;
+//! 1. keeps, drops, tears (at sectors) or reorders each pending write and hole; it never tears an atomic write;
 //! 2. gives each file any length that it had since it was synced, with zeros where data was lost;
 //! 3. keeps a prefix of the pending name changes (journalling file systems keep these in order), and
 //!    so forgets files whose creation was lost, synced or not.
@@ -15,8 +15,8 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use lacuna_device::{
-    BatchOp, Error, File, FileId, FileProps, Result, SECTOR, StreamHint, Vfs, VfsStats, check_file_name,
-    mem::FileImage,
+    AtomicWrites, BatchOp, Error, File, FileId, FileProps, Result, SECTOR, StreamHint, Vfs, VfsStats,
+    check_file_name, mem::FileImage,
 };
 use parking_lot::Mutex;
 
@@ -31,6 +31,7 @@ const NAME: &str = "simulated directory";
 const PROPS: FileProps = FileProps {
     atomic_bytes_max: 0,
     atomic_align: 0,
+    atomic_writes: None,
     hole_unit: 4096,
     io_align: SECTOR as u32,
     ordered: false,
@@ -54,6 +55,7 @@ struct State {
     power: Power,
     rng: SeededRng,
     stats: VfsStats,
+    props: FileProps,
 }
 
 #[derive(Clone, Default)]
@@ -77,6 +79,8 @@ struct Pending {
     offset: u64,
     len: u64,
     change: Change,
+    /// It is kept as a whole or not at all.
+    is_atomic: bool,
 }
 
 #[derive(Clone)]
@@ -103,11 +107,17 @@ impl NameChange {
 }
 
 impl Pending {
-    /// Applies the kept sectors to the bytes of `image`, not to its length.
+    /// Parts that a power cut may keep without the others.
+    fn parts(&self) -> u64 {
+        if self.is_atomic { 1 } else { self.len / SECTOR as u64 }
+    }
+
+    /// Applies the kept parts to the bytes of `image`, not to its length.
     fn apply(&self, image: &mut FileImage, kept: &Kept) {
-        for (first, count) in kept.runs(self.len / SECTOR as u64) {
-            let start = first * SECTOR as u64;
-            let len = count * SECTOR as u64;
+        let part_bytes = if self.is_atomic { self.len } else { SECTOR as u64 };
+        for (first, count) in kept.runs(self.parts()) {
+            let start = first * part_bytes;
+            let len = count * part_bytes;
             match &self.change {
                 Change::Write(data) => {
                     image.bytes.write(self.offset + start, &data[start as usize..(start + len) as usize]);
@@ -160,7 +170,7 @@ impl State {
         finish(verdict)
     }
 
-    fn write(&mut self, file: FileId, offset: u64, data: &[u8]) -> Result<()> {
+    fn write(&mut self, file: FileId, offset: u64, data: &[u8], is_atomic: bool) -> Result<()> {
         self.content(file)?;
         let verdict = self.power.tick()?;
         let outcome = self.power.check_write(NAME);
@@ -177,7 +187,7 @@ impl State {
             content.pending_lens.push(end);
         }
         let change = Change::Write(data.to_vec());
-        self.pending.push(Pending { file, offset, len: data.len() as u64, change });
+        self.pending.push(Pending { file, offset, len: data.len() as u64, change, is_atomic });
         finish(verdict)?;
         outcome?;
         self.stats.device_written_bytes += data.len() as u64;
@@ -191,7 +201,7 @@ impl State {
         content.cache.bytes.zero(offset, len);
         // The length is kept, so there are no bytes past it to lose.
         let len = len.min(content.cache.len.saturating_sub(offset));
-        self.pending.push(Pending { file, offset, len, change: Change::Punch });
+        self.pending.push(Pending { file, offset, len, change: Change::Punch, is_atomic: false });
         finish(verdict)
     }
 
@@ -203,7 +213,8 @@ impl State {
         content.cache.set_len(len);
         content.pending_lens.push(len);
         if len < len_before {
-            self.pending.push(Pending { file, offset: len, len: len_before - len, change: Change::Punch });
+            let (offset, len) = (len, len_before - len);
+            self.pending.push(Pending { file, offset, len, change: Change::Punch, is_atomic: false });
         }
         finish(verdict)
     }
@@ -242,8 +253,8 @@ impl State {
     /// Decides by chance which of the pending contents and lengths reach the medium, and applies them.
     fn resolve_contents(&mut self) {
         let pending = std::mem::take(&mut self.pending);
-        let sectors: Vec<u64> = pending.iter().map(|change| change.len / SECTOR as u64).collect();
-        for step in plan_crash(&mut self.rng, &sectors) {
+        let parts: Vec<u64> = pending.iter().map(Pending::parts).collect();
+        for step in plan_crash(&mut self.rng, &parts) {
             let change = &pending[step.index];
             let content = self.files.get_mut(&change.file).expect("a changed file has content");
             change.apply(&mut content.medium, &step.kept);
@@ -273,6 +284,15 @@ power_controls!(SimVfs);
 impl SimVfs {
     /// An empty VFS; `seed` drives all chance.
     pub fn new(seed: u64) -> Arc<SimVfs> {
+        SimVfs::with_props(seed, PROPS)
+    }
+
+    /// The same, with files that take these atomic writes.
+    pub fn with_atomic_writes(seed: u64, writes: AtomicWrites) -> Arc<SimVfs> {
+        SimVfs::with_props(seed, FileProps { atomic_writes: Some(writes), ..PROPS })
+    }
+
+    fn with_props(seed: u64, props: FileProps) -> Arc<SimVfs> {
         let state = State {
             names: BTreeMap::new(),
             medium_names: BTreeMap::new(),
@@ -284,6 +304,7 @@ impl SimVfs {
             power: Power::default(),
             rng: SeededRng::new(seed),
             stats: VfsStats::default(),
+            props,
         };
         Arc::new(SimVfs { state: Arc::new(Mutex::new(state)) })
     }
@@ -340,7 +361,7 @@ impl SimVfs {
     }
 
     fn handle(&self, state: &State, id: FileId) -> Arc<dyn File> {
-        Arc::new(SimFile { id, life: state.life, state: Arc::clone(&self.state) })
+        Arc::new(SimFile { id, life: state.life, props: state.props, state: Arc::clone(&self.state) })
     }
 }
 
@@ -350,7 +371,7 @@ impl Vfs for SimVfs {
     }
 
     fn props(&self) -> FileProps {
-        PROPS
+        self.state.lock().props
     }
 
     fn open(&self, name: &str, _hint: StreamHint) -> Result<Arc<dyn File>> {
@@ -409,7 +430,7 @@ impl Vfs for SimVfs {
         for op in ops {
             let mut state = self.state.lock();
             match *op {
-                BatchOp::Write { file, offset, data } => state.write(file, offset, data)?,
+                BatchOp::Write { file, offset, data } => state.write(file, offset, data, false)?,
                 BatchOp::Punch { file, offset, len } => state.punch(file, offset, len)?,
             }
         }
@@ -433,6 +454,7 @@ impl Vfs for SimVfs {
 struct SimFile {
     id: FileId,
     life: u64,
+    props: FileProps,
     state: Arc<Mutex<State>>,
 }
 
@@ -451,7 +473,7 @@ impl File for SimFile {
     }
 
     fn props(&self) -> FileProps {
-        PROPS
+        self.props
     }
 
     fn len(&self) -> Result<u64> {
@@ -473,7 +495,14 @@ impl File for SimFile {
 
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
         PROPS.check_range(NAME, offset, data.len() as u64)?;
-        self.alive()?.write(self.id, offset, data)
+        self.alive()?.write(self.id, offset, data, false)
+    }
+
+    fn write_atomic(&self, offset: u64, data: &[u8]) -> Result<()> {
+        if !self.props.atomic_writes.is_some_and(|writes| writes.can_write(offset, data.len() as u64)) {
+            return Err(Error::Unsupported { what: NAME.into(), operation: "atomic write" });
+        }
+        self.alive()?.write(self.id, offset, data, true)
     }
 
     fn punch(&self, offset: u64, len: u64) -> Result<()> {

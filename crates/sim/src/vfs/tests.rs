@@ -85,6 +85,41 @@ fn unsynced_pages_are_lost_torn_and_out_of_order() {
 }
 
 #[test]
+fn an_atomic_write_is_kept_or_lost_and_others_are_torn_beside_it() {
+    let all: BTreeSet<_> = (0..400)
+        .map(|seed| {
+            let vfs = SimVfs::with_atomic_writes(seed, AtomicWrites { bytes_min: 1024, bytes_max: 4096 });
+            let file = create(&vfs, "a");
+            file.set_len(8192).unwrap();
+            vfs.sync().unwrap();
+            file.write_atomic(0, &[1; 4096]).unwrap();
+            file.write_at(4096, &[2; 4096]).unwrap();
+            vfs.power_cycle();
+            let found = read(&vfs, "a", 8192).into_iter().step_by(512).collect::<Vec<u8>>();
+            (found[..8].to_vec(), found[8..].to_vec())
+        })
+        .collect();
+    let atomic: BTreeSet<_> = all.iter().map(|(atomic, _)| atomic.clone()).collect();
+    assert_eq!(atomic, BTreeSet::from([vec![0; 8], vec![1; 8]]));
+    assert!(all.iter().any(|(_, other)| other.contains(&0) && other.contains(&2)), "no page was torn");
+}
+
+#[test]
+fn only_what_is_offered_is_written_atomically() {
+    let vfs = SimVfs::with_atomic_writes(1, AtomicWrites { bytes_min: 1024, bytes_max: 4096 });
+    let file = create(&vfs, "a");
+    for (offset, len) in [(0, 512), (0, 8192), (0, 1536), (512, 1024), (2048, 4096)] {
+        let refused = file.write_atomic(offset, &vec![1; len]);
+        assert!(matches!(refused, Err(Error::Unsupported { .. })), "{len} bytes at {offset}");
+    }
+    assert_eq!(file.len().unwrap(), 0);
+    for (offset, len) in [(0, 1024), (1024, 1024), (2048, 2048), (4096, 4096)] {
+        file.write_atomic(offset, &vec![1; len]).unwrap();
+    }
+    assert!(create(&SimVfs::new(1), "a").write_atomic(0, &[1; 4096]).is_err());
+}
+
+#[test]
 fn an_unsynced_length_may_be_old_new_or_between() {
     let run = |vfs: &SimVfs| {
         let file = create(vfs, "a");

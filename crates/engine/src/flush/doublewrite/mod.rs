@@ -29,9 +29,10 @@ use zerocopy::{
 
 use super::{JOB_PAGES, write::Image};
 use crate::{
+    mutant::{Rule, is_broken},
     page::node,
     poison::Poison,
-    space::Spaces,
+    space::{Space, Spaces},
     sync::{Condvar, Mutex},
     types::{Lsn, PageId, PageNo, Result, TableId},
     wal::page_writes::PageWrites,
@@ -112,19 +113,19 @@ impl DoublewriteFile {
         poison.check()?; // invariant 1
         let at = region.number * REGION_BYTES;
         let mut header = AlignedBuf::zeroed(HEADER_BYTES);
-        let mut used = HEADER_BYTES;
         let written = || images.iter().filter(|image| !image.is_hole());
+        let first = written().next().expect("the caller looked").start;
+        let last = written().next_back().expect("the caller looked");
         for (i, image) in written().enumerate() {
             let entry = Entry {
                 page: image.page().0.into(),
                 table: image.space.id().0.into(),
-                start: (used as u32).into(),
+                start: ((HEADER_BYTES + image.start - first) as u32).into(),
                 bytes: (image.bytes as u32).into(),
                 reserved: 0.into(),
             };
             let slot = size_of::<Header>() + i * size_of::<Entry>();
             header[slot..slot + size_of::<Entry>()].copy_from_slice(entry.as_bytes());
-            used += image.bytes;
         }
         let mut head = Header {
             magic: MAGIC.into(),
@@ -135,12 +136,11 @@ impl DoublewriteFile {
         header[..size_of::<Header>()].copy_from_slice(head.as_bytes());
         head.checksum = lacuna_crc::crc32c(&header).into();
         header[..size_of::<Header>()].copy_from_slice(head.as_bytes());
-        let first = written().next().expect("the caller looked").start;
-        let last = written().next_back().expect("the caller looked");
+        let data = &buffer[first..last.start + last.bytes];
         self.file.write_at(at, &header)?;
-        self.file.write_at(at + HEADER_BYTES as u64, &buffer[first..last.start + last.bytes])?;
+        self.file.write_at(at + HEADER_BYTES as u64, data)?;
         self.file.sync()?;
-        Ok((region, used as u64))
+        Ok((region, (HEADER_BYTES + data.len()) as u64))
     }
 
     fn take(&self) -> Region<'_> {
@@ -237,26 +237,38 @@ fn restore_page(spaces: &Spaces, file: &dyn File, region: u64, entry: Entry, old
         Err(PageError::NotBuiltIn(_)) => Ok(lacuna_page::read_meta(image)),
         opened => opened,
     };
-    if let Ok(meta) = open(&mut image) {
-        if Lsn(meta.lsn) < oldest {
-            return Ok(Outcome::Left); // or the checkpoint would not have passed it
+    let in_place = open(&mut image).ok().map(|meta| Lsn(meta.lsn));
+    if in_place.is_some_and(|lsn| lsn < oldest) && !was_unchecked(&space, &image) {
+        return Ok(Outcome::Left); // or the checkpoint would not have passed it
+    }
+    let mut copy = AlignedBuf::zeroed(bytes);
+    file.read_at(region + u64::from(entry.start.get()), &mut copy)?;
+    let copied = open(&mut copy).ok().map(|meta| Lsn(meta.lsn)).filter(|lsn| *lsn >= oldest);
+    match in_place {
+        // An old image without a checksum may be torn by the newer one, and nobody would see it.
+        Some(lsn) if copied.is_none_or(|copied| copied <= lsn) || is_broken(Rule::NewerRestored) => {
+            if lsn < oldest {
+                return Ok(Outcome::Left);
+            }
+            let bytes = match space.blocks() {
+                Some(_) => image.len(),
+                None => lacuna_page::image_bytes(&image).expect("it was opened").next_multiple_of(SECTOR),
+            };
+            space.file().write_at(space.offset(page), &image[..bytes])?;
+            Ok(Outcome::Renewed)
         }
-        let bytes = match space.blocks() {
-            Some(_) => image.len(),
-            None => lacuna_page::image_bytes(&image).expect("it was opened").next_multiple_of(SECTOR),
-        };
-        space.file().write_at(space.offset(page), &image[..bytes])?;
-        return Ok(Outcome::Renewed);
-    }
-    let mut image = AlignedBuf::zeroed(bytes);
-    file.read_at(region + u64::from(entry.start.get()), &mut image)?;
-    match open(&mut image) {
-        Ok(meta) if Lsn(meta.lsn) >= oldest => {}
         // Old, or torn itself: then its pages were not touched yet.
-        _ => return Ok(Outcome::Left),
+        _ if copied.is_none() => Ok(Outcome::Left),
+        _ => {
+            space.file().write_at(space.offset(page), &copy)?;
+            Ok(Outcome::Restored)
+        }
     }
-    space.file().write_at(space.offset(page), &image)?;
-    Ok(Outcome::Restored)
+}
+
+/// Whether a sound image in place has no checksum of all its bytes.
+fn was_unchecked(space: &Space, image: &[u8]) -> bool {
+    space.blocks().is_none() && lacuna_page::is_unchecked(image)
 }
 
 /// The header of a region as it is, and under a valid checksum; see the module fuzz.

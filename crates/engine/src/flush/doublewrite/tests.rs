@@ -11,10 +11,7 @@ use std::{
 use lacuna_device::BatchOp;
 use lacuna_sim::{HookedVfs, Hooks, SimVfs, for_each_seed};
 
-use super::{
-    super::{Flusher, queue::into_work},
-    *,
-};
+use super::{super::Flusher, *};
 use crate::{Durability, Error, Store, StoreOptions, Table, TableOptions, flush::stats::Cause, wal::Until};
 
 /// A directory in which a batch waits when the test asks for it, and fails then.
@@ -58,7 +55,7 @@ fn the_region_of_pages_that_were_not_written_is_not_used_anew() {
         put(&first, 1);
         store.checkpoint().expect("checkpoint");
         put(&first, 2);
-        let doublewrite = first.engine().flusher().doublewrite.as_ref().expect("a directory tears pages");
+        let doublewrite = first.engine().flusher().doublewrite().expect("a directory tears pages");
         doublewrite.free.lock().truncate(1);
         failing.is_next.store(true, Ordering::SeqCst);
         thread::scope(|scope| {
@@ -81,10 +78,10 @@ fn the_region_of_pages_that_were_not_written_is_not_used_anew() {
 
 /// Writes what is dirty, in the region of the two that was not used last, and no checkpoint.
 fn land(flusher: &Flusher) {
-    flusher.doublewrite.as_ref().expect("a directory tears pages").free.lock().reverse();
+    flusher.doublewrite().expect("a directory tears pages").free.lock().reverse();
     let until = flusher.pager.log().next();
     flusher
-        .carry_out(into_work(flusher.pager.pool().dirty().oldest_pages(until, 512), until, Cause::Asked))
+        .carry_out(flusher.jobs(flusher.pager.pool().dirty().oldest_pages(until, 512), until, Cause::Asked))
         .expect("flush");
     flusher.pager.log().reach(flusher.pager.log().next(), Until::Flushed).expect("log");
 }
@@ -101,7 +98,7 @@ fn written_twice(options: &StoreOptions) -> (Arc<SimVfs>, Store, Table, AlignedB
     let store = Store::open(vfs.clone(), options.clone()).expect("open");
     let table = store.create_table("t", TableOptions::default()).expect("table");
     store.checkpoint().expect("checkpoint");
-    table.engine().flusher().doublewrite.as_ref().expect("a directory tears pages").free.lock().truncate(2);
+    table.engine().flusher().doublewrite().expect("a directory tears pages").free.lock().truncate(2);
     put(&store, &table, 1);
     land(table.engine().flusher());
     let mut older = AlignedBuf::zeroed(16 << 10);
