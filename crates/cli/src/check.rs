@@ -2,11 +2,13 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use lacuna_ftl::CheckDepth as FlashDepth;
 use lacuna_nvmfs::{CheckDepth, OpenedVfs};
 
 use crate::{
     control,
     info::holds_tables,
+    keys,
     look::{Look, reading_all},
     printable::one_line,
     progress::Shown,
@@ -18,12 +20,20 @@ use crate::{
 pub(crate) struct Arguments {
     /// A store file, a block device, or a directory with tables
     store: PathBuf,
+    /// Check an encrypted store without its key: the flash only, of which no data is decrypted
+    #[arg(long)]
+    without_key: bool,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let name = arguments.store.display();
     if let Some(findings) = control::ask(&arguments.store, "check")? {
         return report(&name.to_string(), &findings.lines().collect::<Vec<_>>(), "");
+    }
+    if arguments.without_key {
+        let found = keys::open_without(&arguments.store)?.check(FlashDepth::Payload)?.findings;
+        let findings: Vec<_> = found.iter().map(|finding| finding.message.as_str()).collect();
+        return report(&name.to_string(), &findings, "");
     }
     let look = Look::at(&arguments.store, reading_all())?;
     let opened = &look.opened;

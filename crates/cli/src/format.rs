@@ -4,7 +4,7 @@ use anyhow::{Result, bail};
 use clap::Args;
 use lacuna_nvmfs::{FormatOptions, format_path};
 
-use crate::{say, size::Size};
+use crate::{keys, say, size::Size};
 
 /// Make an empty store: a new file, or a block device. Its root directory belongs to the user who makes it
 #[derive(Args)]
@@ -17,6 +17,12 @@ pub(crate) struct Arguments {
     /// Set the space of a store file aside at once, so that its file system cannot run out of it later
     #[arg(long)]
     preallocate: bool,
+    /// Encrypt data with a new random key, which the key that is given, or asked for, opens
+    #[arg(long)]
+    encrypt: bool,
+    /// What to call that key: at most 40 bytes, which anybody who sees the store can read
+    #[arg(long, default_value = "", requires = "encrypt")]
+    label: String,
     /// Overwrite whatever is there
     #[arg(long)]
     force: bool,
@@ -26,8 +32,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let mut options = FormatOptions::default();
     options.ftl.force = arguments.force;
     options.preallocate = arguments.preallocate;
+    if keys::is_given() && !arguments.encrypt {
+        bail!("{}: a key is given, but not --encrypt", arguments.store.display());
+    }
     let (file_bytes, capacity_bytes) = sizes(arguments)?;
     options.ftl.capacity_bytes = capacity_bytes;
+    if arguments.encrypt {
+        options.ftl.key = Some(keys::new_store_key(&arguments.store, &arguments.label)?);
+    }
     format_path(&arguments.store, file_bytes, &options)?;
     say(&format!("{}: formatted\n", arguments.store.display()))
 }

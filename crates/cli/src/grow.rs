@@ -2,9 +2,9 @@ use std::{path::PathBuf, str::FromStr};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use lacuna_nvmfs::{Nvmfs, OpenedVfs, VfsOptions, open_vfs};
+use lacuna_nvmfs::{Nvmfs, OpenedVfs, VfsOptions};
 
-use crate::{control, say, size::Size};
+use crate::{control, keys::open_vfs, say, size::Size};
 
 /// Make a store larger, mounted or not; nothing in it changes
 #[derive(Args)]

@@ -240,6 +240,9 @@ fn text(info: &Value, tables: &[TableInfo], images: &Images) -> String {
     if let Some(io) = info["io"].as_str() {
         let _ = writeln!(text, "  requests by {io:>10}");
     }
+    if info["encrypted"] == true {
+        text += "  data is encrypted\n";
+    }
     for (title, name) in [("live bytes", "allocated_bytes"), ("space taken", "store_bytes")] {
         let _ = writeln!(text, "  {title:<11} {:>10.1} MB", mb(number(name).unwrap_or(0)));
     }

@@ -64,6 +64,7 @@ pub(crate) fn store_info(store: &str, fs: &Nvmfs) -> Value {
         "segments": stats.segments,
         "free_segments": stats.free_segments,
         "extents": stats.extents,
+        "encrypted": fs.ftl().is_encrypted(),
         "io": stats.io_engine,
     })
 }

@@ -6,7 +6,9 @@ use anyhow::{Context, Result};
 use lacuna_device::{Error as DeviceError, Vfs};
 use lacuna_engine::{Store, StoreOptions};
 use lacuna_ftl::Error as FtlError;
-use lacuna_nvmfs::{Error, OpenedVfs, VfsOptions, open_vfs};
+use lacuna_nvmfs::{Error, OpenedVfs, VfsOptions};
+
+use crate::keys::open_vfs;
 
 /// For the map: several times as much as a check reads at once.
 const MAP_MEMORY: u64 = 128 << 20;

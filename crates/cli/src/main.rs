@@ -3,8 +3,8 @@
 //! Every failure is one line `lacuna: <place>: <cause>` on standard error: exit code 2 when the
 //! command line makes no sense, else 1.
 //!
-//! layers: printable < output < control, progress, size, trace < look < files, grow, quota, scrub < live, phases, tables < info
-//! layers: < check, table < flash_model, format, iobench, linkbench, mariadb_demo, metrics, mount, tpcc, trimbench
+//! layers: printable < output < keys < control, progress, size, trace < look < files, grow, quota, scrub < live, phases, tables < info
+//! layers: < check, table < flash_model, format, iobench, key, linkbench, mariadb_demo, metrics, mount, tpcc, trimbench
 //! layers: < verdict
 
 mod check;
@@ -15,6 +15,8 @@ mod format;
 mod grow;
 mod info;
 mod iobench;
+mod key;
+mod keys;
 mod linkbench;
 mod live;
 mod look;
@@ -48,11 +50,14 @@ pub(crate) use output::{complain, say};
 struct CommandLine {
     #[command(subcommand)]
     command: Command,
+    #[command(flatten)]
+    key: keys::KeyArguments,
 }
 
 #[derive(Subcommand)]
 enum Command {
     Format(format::Arguments),
+    Key(key::Arguments),
     Grow(grow::Arguments),
     Quota(quota::Arguments),
     Info(info::Arguments),
@@ -105,8 +110,21 @@ fn main() -> ExitCode {
         Err(usage) => return explain(&usage),
     };
     mount::install_log();
-    let result = match command_line.command {
+    let result = keys::install(&command_line.key).and_then(|()| run(command_line.command));
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let hint = mount::hint(&error).or_else(|| keys::hint(&error)).unwrap_or_default();
+            complain(&format!("{}{hint}", chain(&error)));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> Result<()> {
+    match command {
         Command::Format(arguments) => format::run(&arguments),
+        Command::Key(arguments) => key::run(&arguments),
         Command::Grow(arguments) => grow::run(&arguments),
         Command::Quota(arguments) => quota::run(&arguments),
         Command::Info(arguments) => info::run(&arguments),
@@ -131,14 +149,6 @@ fn main() -> ExitCode {
         Command::Remove(arguments) => files::remove(&arguments),
         Command::Copy(arguments) => files::copy(&arguments),
         Command::Rescue(arguments) => files::rescue(&arguments),
-    };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            let hint = mount::hint(&error).unwrap_or_default();
-            complain(&format!("{}{hint}", chain(&error)));
-            ExitCode::FAILURE
-        }
     }
 }
 

@@ -4,10 +4,10 @@ use std::{fmt::Write, num::NonZeroU64, path::PathBuf, str::FromStr};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
-use lacuna_nvmfs::{Limits, Nvmfs, OpenedVfs, UserQuota, VfsOptions, open_vfs};
+use lacuna_nvmfs::{Limits, Nvmfs, OpenedVfs, UserQuota, VfsOptions};
 use nix::unistd::{Uid, User as Account};
 
-use crate::{control, look::Look, printable::one_line, say, size::Size};
+use crate::{control, keys::open_vfs, look::Look, printable::one_line, say, size::Size};
 
 /// Show what users have in a store, mounted or not, or limit it
 #[derive(Args)]

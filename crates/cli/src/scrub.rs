@@ -11,12 +11,13 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use lacuna_ftl::{Damage, Scrub};
+use lacuna_ftl::{Damage, Ftl, Scrub};
 use lacuna_nvmfs::{Nvmfs, OpenedVfs};
 use serde_json::{Value, json};
 
 use crate::{
     control::{self, Tell, UNFINISHED},
+    keys,
     look::{Look, reading_all},
     printable::one_line,
     progress::Shown,
@@ -39,6 +40,9 @@ pub(crate) struct Arguments {
     /// The result as JSON on standard output
     #[arg(long)]
     json: bool,
+    /// Scrub an encrypted store without its key: data is verified, and not decrypted
+    #[arg(long)]
+    without_key: bool,
 }
 
 /// How fast to read.
@@ -54,6 +58,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let name = arguments.store.display().to_string();
     let rate = arguments.rate.map(|rate| rate.0);
     let question = rate.map_or("scrub".to_owned(), |rate| format!("scrub {rate}"));
+    let pace = rate.map_or(Pace::Full, Pace::BytesPerSecond);
+    let mut tell = |line: &str| {
+        eprintln!("{line}");
+        true
+    };
+    if arguments.without_key {
+        let ftl = keys::open_without(&arguments.store)?;
+        let result = scrub(&ftl, &owned_by_unknown, pace, &|| true, &mut tell)?;
+        return report(&name, &result, arguments.json);
+    }
     let result: Value = match control::ask(&arguments.store, &question)? {
         Some(answer) => serde_json::from_str(&answer).with_context(|| name.clone())?,
         None => {
@@ -61,11 +75,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             let OpenedVfs::Store(fs) = &look.opened else {
                 bail!("{name}: a directory has no checksums to verify; `lacuna check` looks at its tables");
             };
-            let pace = rate.map_or(Pace::Full, Pace::BytesPerSecond);
-            let result = scrub(fs, pace, &|| true, &mut |line| {
-                eprintln!("{line}");
-                true
-            })?;
+            let result = scrub(fs.ftl(), &|damage| owners(fs, damage), pace, &|| true, &mut tell)?;
             look.close(None)?;
             result
         }
@@ -86,15 +96,22 @@ pub(crate) fn answer(
     };
     // From here on it is this mount that is scrubbed, and nothing else if that ends.
     tell("reading and verifying all data beside the mount");
-    let result = scrub(fs, pace, is_mounted, tell).map_err(|error| format!("{error:#}"))?;
+    let result = scrub(fs.ftl(), &|damage| owners(fs, damage), pace, is_mounted, tell)
+        .map_err(|error| format!("{error:#}"))?;
     Ok(result.to_string())
 }
 
 /// Reads everything as long as it `is_open` and its progress is heard; the result as in `--json`.
-fn scrub(fs: &Nvmfs, pace: Pace, is_open: &dyn Fn() -> bool, tell: Tell<'_>) -> Result<Value> {
+fn scrub(
+    ftl: &Ftl,
+    owners: &dyn Fn(&[Damage]) -> Vec<String>,
+    pace: Pace,
+    is_open: &dyn Fn() -> bool,
+    tell: Tell<'_>,
+) -> Result<Value> {
     let mut pauses = Pauses::new(pace);
     let mut shown = Shown::default();
-    let scrub = fs.ftl().scrub(|so_far| {
+    let scrub = ftl.scrub(|so_far| {
         pauses.note_read(so_far.verified_bytes);
         loop {
             if !is_open() || (shown.is_due() && !tell(&progress(so_far))) {
@@ -111,7 +128,7 @@ fn scrub(fs: &Nvmfs, pace: Pace, is_open: &dyn Fn() -> bool, tell: Tell<'_>) -> 
     if !scrub.is_complete {
         bail!(UNFINISHED);
     }
-    let damage = scrub.damage.iter().zip(owners(fs, &scrub.damage)).map(|(damage, owner)| {
+    let damage = scrub.damage.iter().zip(owners(&scrub.damage)).map(|(damage, owner)| {
         let sectors = damage.sectors.as_ref().map(|sectors| json!([sectors.start.0, sectors.end.0]));
         json!({ "in": owner, "sectors": sectors, "message": damage.message })
     });
@@ -126,6 +143,15 @@ fn progress(so_far: &Scrub) -> String {
     let Scrub { verified_bytes, expected_bytes, damage, .. } = so_far;
     let percent = verified_bytes.min(expected_bytes) * 100 / (*expected_bytes).max(1);
     format!("{percent}% of {:.1} MB, {} places damaged", *expected_bytes as f64 / 1e6, damage.len())
+}
+
+/// What each damage belongs to, as far as it can be said without the key.
+fn owned_by_unknown(damage: &[Damage]) -> Vec<String> {
+    let owner = |damage: &Damage| match damage.sectors {
+        Some(_) => "something encrypted".into(),
+        None => "the store itself".into(),
+    };
+    damage.iter().map(owner).collect()
 }
 
 /// The file or structure that each damage belongs to.

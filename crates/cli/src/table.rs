@@ -17,12 +17,13 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use lacuna_device::Vfs;
 use lacuna_engine::{OptimizeProgress, Store, StoreOptions, TableInfo, TableKind, TableOptions};
-use lacuna_nvmfs::{VfsOptions, open_vfs};
+use lacuna_nvmfs::VfsOptions;
 use lacuna_page::Algorithm;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::{
     info::{holds_tables, kind_text},
+    keys::open_vfs,
     say,
     size::Size,
     tables::Kind,

@@ -14,11 +14,12 @@ use clap::Args;
 use lacuna_device::Vfs;
 use lacuna_engine::{Doublewrite, StoreOptions, TableKind, TableOptions};
 use lacuna_ftl::Footprint;
-use lacuna_nvmfs::{OpenedVfs, VfsOptions, open_vfs};
+use lacuna_nvmfs::{OpenedVfs, VfsOptions};
 use lacuna_page::Algorithm;
 use serde_json::{Map, Value, json};
 
 use crate::{
+    keys::open_vfs,
     size::Size,
     trace::{TracedVfs, must_be_new, with_suffix},
 };

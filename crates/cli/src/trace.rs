@@ -10,7 +10,9 @@ use std::{
 use anyhow::{Result, bail};
 use lacuna_bench::trace::{TraceDevice, TraceSource, TraceVfs, TraceWriter};
 use lacuna_device::{BlockDevice, RawDevice, RawOptions, Vfs};
-use lacuna_nvmfs::{Nvmfs, OpenedVfs, VfsOptions, format_path, open_vfs};
+use lacuna_nvmfs::{OpenedVfs, VfsOptions, format_path};
+
+use crate::keys::{open_on, open_vfs};
 
 /// Open storage, and the trace of its writes, if one is made.
 pub(crate) struct TracedVfs {
@@ -39,8 +41,8 @@ impl TracedVfs {
         let raw = RawOptions { read_only: options.read_only, ..RawOptions::default() };
         let device: Arc<dyn BlockDevice> = Arc::new(RawDevice::open(path, raw)?);
         let trace = TraceWriter::create(trace, TraceDevice::source(&*device))?;
-        let device = Arc::new(TraceDevice::new(device, Arc::clone(&trace)));
-        let opened = OpenedVfs::Store(Arc::new(Nvmfs::open(device, options.options.clone())?));
+        let device: Arc<dyn BlockDevice> = Arc::new(TraceDevice::new(device, Arc::clone(&trace)));
+        let opened = OpenedVfs::Store(Arc::new(open_on(path, &device, &options.options)?));
         Ok(TracedVfs { vfs: opened.vfs(), opened, trace: Some(trace) })
     }
 

@@ -7,10 +7,10 @@ use std::{
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use lacuna_bench::trimbench::{self, Config, Data, Experiment, Measured};
-use lacuna_nvmfs::{OpenedVfs, VfsOptions, open_vfs};
+use lacuna_nvmfs::{OpenedVfs, VfsOptions};
 use serde_json::{Value, json};
 
-use crate::{say, size::Size};
+use crate::{keys::open_vfs, say, size::Size};
 
 /// Measure what holes cost on file systems, as the NVM Compression papers did
 #[derive(Args)]

@@ -9,7 +9,9 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use lacuna_nvmfs::{Ino, Nvmfs, OpenedVfs, VfsOptions, open_vfs, posix::Posix};
+use lacuna_nvmfs::{Ino, Nvmfs, OpenedVfs, VfsOptions, posix::Posix};
+
+use crate::keys::open_vfs;
 
 /// The stores that a command uses.
 pub(super) struct OpenStores {

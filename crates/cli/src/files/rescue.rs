@@ -17,7 +17,6 @@ use clap::Args;
 use lacuna_nvmfs::{
     Ino, Nvmfs, Options, RemainingInode, Remains,
     posix::{FileKind, Runs},
-    salvage_store,
 };
 
 use super::{
@@ -26,6 +25,7 @@ use super::{
     inside::Inside,
     local::LocalDirectory,
 };
+use crate::keys::salvage_store;
 
 /// The directory for inodes without a name.
 const LOST_AND_FOUND: &str = "lost+found";
@@ -44,7 +44,7 @@ pub(crate) struct RescueArguments {
 
 pub(crate) fn rescue(arguments: &RescueArguments) -> Result<()> {
     let RescueArguments { store, directory, privileged } = arguments;
-    let (fs, damage) = salvage_store(store, Options::default())?;
+    let (fs, damage) = salvage_store(store, &Options::default())?;
     let to = make_directory(directory).with_context(|| directory.display().to_string())?;
     let names = |top: &str| {
         let below = if top.is_empty() { String::new() } else { format!("/{top}") };

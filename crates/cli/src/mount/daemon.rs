@@ -9,6 +9,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 
 use super::{Arguments, name_of};
+use crate::keys;
 
 /// The line that the background process writes to standard output when the mount is ready.
 pub(super) const READY: &str = "mounted\n";
@@ -18,12 +19,17 @@ pub(super) fn start(arguments: &Arguments) -> Result<()> {
     let program = std::env::current_exe().context("this program's own file")?;
     let mut child = Command::new(program)
         .arg("mount")
+        .args(keys::is_given().then_some("--key-fd=0"))
         .args(command_line(arguments))
-        .stdin(Stdio::null())
+        .stdin(if keys::is_given() { Stdio::piped() } else { Stdio::null() })
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .context("starting the background process")?;
+    if let Some(mut stdin) = child.stdin.take() {
+        // If it ended before it could read this, it has a reason, which is reported below.
+        let _ = keys::pass_on(&mut stdin);
+    }
     let mut ready = vec![0; READY.len()];
     let stdout = child.stdout.as_mut().expect("piped");
     if stdout.read_exact(&mut ready).is_ok() && ready == READY.as_bytes() {

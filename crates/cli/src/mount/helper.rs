@@ -57,8 +57,18 @@ const FLAGS: [(&str, &str); 12] = [
 ];
 
 /// Options with a value that the command line takes under the same name, with `-` for `_`.
-const VALUES: [&str; 8] =
-    ["threads", "transport", "cache", "blksize", "footprint", "map_memory", "root_reserve", "close_timeout"];
+const VALUES: [&str; 10] = [
+    "threads",
+    "transport",
+    "cache",
+    "blksize",
+    "footprint",
+    "map_memory",
+    "root_reserve",
+    "close_timeout",
+    "key_file",
+    "key_command",
+];
 
 /// Options of which the last one counts, each with the switch that it sets and to what.
 const SWITCHES: [(&str, Switch, bool); 10] = [
@@ -242,6 +252,7 @@ mod tests {
             ("/s /d -o allow_other", false, Ok("lacuna mount --allow-other -- /s /d")),
             ("/s /d -o map_memory=1G,sync", false, Ok("lacuna mount --map-memory=1G --sync -- /s /d")),
             ("/s /d -o root_reserve=10%", false, Ok("lacuna mount --root-reserve=10% -- /s /d")),
+            ("/s /d -o key_file=/k", false, Ok("lacuna mount --key-file=/k -- /s /d")),
             ("/s /d -o data=journal", true, Err("unknown mount option data=journal")),
             ("/s /d -o noauto,notime", true, Err("unknown mount option notime; did you mean noatime?")),
             ("/s /d -o thread=4", true, Err("unknown mount option thread=4; did you mean threads?")),

@@ -30,7 +30,7 @@ use lacuna_nvmfs::Error;
 use rustix::mount::UnmountFlags;
 
 use self::reserve::Reserve;
-use crate::size::Size;
+use crate::{keys, size::Size};
 pub(crate) use helper::{arguments_of_helper, is_helper};
 pub(crate) use journal::install as install_log;
 pub(crate) use remount::{RemountArguments, remount};
@@ -166,6 +166,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     if arguments.foreground || arguments.background_process {
         serve::run(&arguments)
     } else {
+        keys::ask_ahead(&arguments.store)?;
         daemon::start(&arguments)
     }
 }

@@ -23,7 +23,7 @@ use lacuna_device as device;
 use lacuna_fuse::{
     FuserTransport, MountOptions, Service, ServiceOptions, Session, Transport, Unmounter, UringTransport,
 };
-use lacuna_nvmfs::{Error, Nvmfs, OpenedVfs, VfsOptions, open_vfs, posix::AccessTimes};
+use lacuna_nvmfs::{Error, Nvmfs, OpenedVfs, VfsOptions, posix::AccessTimes};
 use rustix::io::Errno as Os;
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
@@ -34,7 +34,11 @@ use super::{
     Arguments, Atime, Cache, Carrier, daemon, flusher::Flusher, inherited, journal, map_memory,
     patience::Patience, reserve, watch::Watch,
 };
-use crate::{control, live};
+use crate::{
+    control,
+    keys::{self, open_vfs},
+    live,
+};
 
 /// MariaDB looks for this before it asks files whether they write atomically. Any node will do.
 const FCTA: &str = "/dev/fcta";
@@ -168,7 +172,10 @@ fn open(arguments: &Arguments, map_memory: u64) -> Result<Arc<Nvmfs>> {
     let mut was_closing = false;
     loop {
         match open_vfs(&arguments.store, &options) {
-            Ok(OpenedVfs::Store(fs)) => return Ok(fs),
+            Ok(OpenedVfs::Store(fs)) => {
+                keys::forget();
+                return Ok(fs);
+            }
             Ok(_) => bail!("{}: a directory; only a store can be mounted", arguments.store.display()),
             Err(Error::Device(device::Error::Busy { .. }))
                 if Instant::now() < deadline && (is_closing(&arguments.store)? || was_closing) =>

@@ -13,7 +13,7 @@ use crate::Error;
 use crate::{
     CheckDepth, Effect, FormatOptions, KeyChange, KeyInfo, Lba, Mapped, Op, Options, Progress, Remains,
     Report, ResidentLeaves, Result, SECTOR, Scrub, Secret, Seq, Spare, Stats, Stream, Work,
-    media::{keys, superblock},
+    media::{cipher::Cipher, keys, superblock},
     recovery::Losses,
     sync::{Mutex, thread::JoinHandle},
 };
@@ -349,6 +349,11 @@ impl Ftl {
     /// by more segments than a store may have. The store is as it was.
     pub fn grow(&self, capacity_bytes: Option<u64>) -> Result<u64> {
         self.store.maintenance.grow(capacity_bytes)
+    }
+
+    /// Whether its data is encrypted.
+    pub fn is_encrypted(&self) -> bool {
+        !matches!(self.store.base.volume.cipher(), Cipher::None)
     }
 
     /// Why the store has stopped, if it has: the first failed write or sync, or a panic. See [`Error::Poisoned`].
