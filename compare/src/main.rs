@@ -193,6 +193,7 @@ fn measure<D: Db>(arguments: &Arguments, db: D) -> Result<(D, RunReport, Option<
             warmup: Duration::from_secs(arguments.warmup),
             seconds: Duration::from_secs(arguments.seconds),
             requests_min: 0,
+            rate: None,
             seed: arguments.seed,
             epoch_ms: now_ms(),
             quiet: false,

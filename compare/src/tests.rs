@@ -160,6 +160,7 @@ fn linkbench_config(directory: &Path) -> Config {
             warmup: Duration::ZERO,
             seconds: Duration::ZERO,
             requests_min: 500,
+            rate: None,
             seed: 1,
             epoch_ms: 1_700_000_000_000,
             quiet: true,

@@ -4,8 +4,13 @@ use lacuna_engine::RowStats;
 use serde::Serialize;
 
 use crate::{
-    Summary, latencies::as_object, loading::Loading, page_traffic::PageTraffic, requesters::Requested,
-    row_compression, side_by_side::SideBySide,
+    OpenLoopReport, Summary,
+    latencies::as_object,
+    loading::Loading,
+    page_traffic::PageTraffic,
+    requesters::Requested,
+    row_compression,
+    side_by_side::{self, SideBySide},
 };
 
 /// Figures of one run.
@@ -41,6 +46,9 @@ pub struct Figures {
     /// Latencies by operation, retries included.
     #[serde(serialize_with = "as_object")]
     pub ops: Vec<(&'static str, Summary)>,
+    /// Lag, and latencies over time, of a run at a rate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub open_loop: Option<OpenLoopReport>,
     /// Counters of row compression, from the start of the load on; of row-compressed tables only.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "row_compression::as_object")]
     pub row_compression: Option<RowStats>,
@@ -73,6 +81,7 @@ impl Figures {
             cpu_seconds: requested.cpu_seconds,
             pages: requested.pages,
             ops: requested.latencies.summaries(names),
+            open_loop: requested.open_loop.clone(),
             row_compression: None,
             violation: violation.map(|violation| format!("{violation:#}")),
         }
@@ -99,4 +108,27 @@ pub(crate) fn add_space<R>(table: &mut SideBySide<'_, R>, of: impl Fn(&R) -> &Fi
     table.row("tables without compression, MB", 1, |run| of(run).logical_bytes as f64 / 1e6);
     table.row("live bytes in the store, MB", 1, |run| of(run).allocated_bytes as f64 / 1e6);
     table.row("space taken on the device, MB", 1, |run| of(run).store_bytes as f64 / 1e6);
+}
+
+/// Adds the rows for lag, of runs at a rate.
+pub(crate) fn add_lag<R>(table: &mut SideBySide<'_, R>, of: impl Fn(&R) -> &Figures) {
+    if table.runs().iter().any(|run| of(run).open_loop.is_none()) {
+        return;
+    }
+    let open_loop = |run: &R| of(run).open_loop.clone().expect("each run has it");
+    table.row("due per second", 0, |run| open_loop(run).rate);
+    table.row("not begun at the end", 0, |run| open_loop(run).not_begun as f64);
+    table.row("from due to begun, p50 us", 0, |run| open_loop(run).lag.p50_us);
+    table.row("from due to begun, p99 us", 0, |run| open_loop(run).lag.p99_us);
+    table.row("from due to done, p50 us", 0, |run| open_loop(run).latency.p50_us);
+    table.row("from due to done, p99 us", 0, |run| open_loop(run).latency.p99_us);
+}
+
+/// What is said after the table of runs at a rate: which could not keep up with it, and latencies over time.
+pub(crate) fn over_time<'f>(figures: impl Iterator<Item = &'f Figures>) -> String {
+    let text = |figures: &Figures| {
+        let title = side_by_side::title(&figures.tables, &figures.algorithm);
+        figures.open_loop.as_ref().map(|open_loop| open_loop.text(&title))
+    };
+    figures.filter_map(text).collect()
 }

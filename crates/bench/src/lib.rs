@@ -1,7 +1,7 @@
 //! Benchmarks for Lacuna and, behind the same traits, for other engines.
 //!
 //! layers: ack_file, block_stat, latencies, mysql, plan, progress, random, side_by_side, trace, verdict
-//! layers: < flash, page_traffic, row_compression, shuffle, zipf < requesters < loading < figures < linkbench
+//! layers: < flash, open_loop, page_traffic, row_compression, shuffle, zipf < requesters < loading < figures < linkbench
 //! layers: < engine, iobench, trimbench < proof, tpcc
 
 mod ack_file;
@@ -14,6 +14,7 @@ mod latencies;
 pub mod linkbench;
 mod loading;
 pub mod mysql;
+mod open_loop;
 mod page_traffic;
 mod plan;
 mod progress;
@@ -32,6 +33,7 @@ mod zipf;
 pub use block_stat::{DeviceTraffic, device_traffic, tree_bytes};
 pub use figures::Figures;
 pub use latencies::Summary;
+pub use open_loop::{OpenLoopReport, Window};
 pub use page_traffic::PageTraffic;
 pub use plan::{Plan, now_ms};
 pub use requesters::{Footprint, Measured};

@@ -16,6 +16,9 @@ pub struct Plan {
     /// The phase goes on until so many requests were measured, however long that takes: for tests, which must
     /// not depend on time. 0 for no such limit.
     pub requests_min: u64,
+    /// Requests per second that become due, whether the ones before are done or not. Without, each requester makes its
+    /// next one when the last one is done.
+    pub rate: Option<f64>,
     /// Seed of data and requests.
     pub seed: u64,
     /// Time that the loaded rows are dated by, in milliseconds since 1970.

@@ -9,7 +9,13 @@ use std::{
 use anyhow::Result;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::{latencies::Latencies, page_traffic::PageTraffic, plan::Plan, progress::Progress};
+use crate::{
+    latencies::Latencies,
+    open_loop::{Clock, OpenLoop, OpenLoopReport},
+    page_traffic::PageTraffic,
+    plan::Plan,
+    progress::Progress,
+};
 
 /// Space that a database takes and traffic that it caused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -71,15 +77,35 @@ pub(crate) struct Requested {
     pub footprint: Footprint,
     /// Transactions that lost and were run again.
     pub retries: u64,
+    /// Of a run at a rate.
+    pub open_loop: Option<OpenLoopReport>,
 }
 
 const WARMING: u8 = 0;
 const MEASURED: u8 = 1;
 const STOPPED: u8 = 2;
 
-/// Runs the request phase; `requester` makes the one with a number, which draws from so many `operations`. Requests that begin while it is
-/// measured count; the last ones are waited for. The database is settled at the end, and traffic and
-/// processor time include that, so that deferred work is counted; work that the warm-up deferred is included as well.
+/// The time since a moment.
+#[derive(Clone, Copy)]
+struct Since(Instant);
+
+impl Clock for Since {
+    fn now(&self) -> Duration {
+        self.0.elapsed()
+    }
+
+    fn sleep(&self, time: Duration) {
+        thread::sleep(time);
+    }
+}
+
+/// Longest wait between looks at the phase.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// Runs the request phase; `requester` makes the one with a number, which draws from so many `operations`. Requests that
+/// begin while it is measured count, at a rate those that become due; the last ones are waited for. The database is
+/// settled at the end, and traffic and processor time include that, so that deferred work is counted; work that the
+/// warm-up deferred is included as well.
 pub(crate) fn run<R: Requester>(
     database: &impl Measured,
     plan: Plan,
@@ -95,8 +121,14 @@ pub(crate) fn run<R: Requester>(
         let warming = if phase.load(Relaxed) == WARMING { " (warming up)" } else { "" };
         format!("{} done, {per_second:.0} per second{warming}", now.1)
     });
+    let clock = Since(Instant::now());
+    let arrivals = plan.rate.map(|rate| OpenLoop::new(rate, plan.seed, plan.seconds));
     let work = |number: u64| {
-        let result = run_one(requester(number), operations, &phase, &requests);
+        let requester = requester(number);
+        let result = match &arrivals {
+            None => run_one(requester, operations, &phase, &requests),
+            Some(arrivals) => run_when_due(requester, operations, arrivals, &clock, (&phase, &requests)),
+        };
         if result.is_err() {
             phase.store(STOPPED, Relaxed);
         }
@@ -110,11 +142,13 @@ pub(crate) fn run<R: Requester>(
             wait_unless_stopped(&phase, plan.warmup, || true);
             let (before, pages_before) = (database.footprint()?, database.page_traffic()?);
             let (start, cpu_start) = (Instant::now(), cpu_seconds() + database.server_cpu_seconds());
+            arrivals.iter().for_each(|arrivals| arrivals.measure_from(clock.now()));
             let warm = phase.compare_exchange(WARMING, MEASURED, Relaxed, Relaxed).is_ok();
             if warm {
                 let enough = plan.enough(requests.load(Relaxed));
                 wait_unless_stopped(&phase, plan.seconds, || requests.load(Relaxed) >= enough);
             }
+            arrivals.iter().for_each(|arrivals| arrivals.end_at(clock.now()));
             phase.store(STOPPED, Relaxed);
             let (mut latencies, mut retries) = (Latencies::new(operations), 0);
             for requester in requesters {
@@ -133,6 +167,7 @@ pub(crate) fn run<R: Requester>(
                 pages: database.page_traffic()?.zip(pages_before).map(|(after, before)| after - before),
                 footprint,
                 retries,
+                open_loop: arrivals.as_ref().map(OpenLoop::report),
             })
         })
     })
@@ -162,6 +197,39 @@ fn run_one(
     }
 }
 
+/// The same at a rate: the requester waits for the next request to be due. Latencies count from then.
+fn run_when_due(
+    mut requester: impl Requester,
+    operations: usize,
+    arrivals: &OpenLoop,
+    clock: &impl Clock,
+    (phase, requests): (&AtomicU8, &AtomicU64),
+) -> Result<(Latencies, u64)> {
+    let mut latencies = Latencies::new(operations);
+    let mut retries_warming = 0;
+    loop {
+        let due = arrivals.take();
+        let began = loop {
+            if phase.load(Relaxed) == STOPPED {
+                arrivals.give_back(due);
+                return Ok((latencies, requester.retries() - retries_warming));
+            }
+            let now = clock.now();
+            if now >= due {
+                break now;
+            }
+            clock.sleep((due - now).min(LOOK));
+        };
+        let (operation, _) = requester.request()?;
+        requests.fetch_add(1, Relaxed);
+        match arrivals.note(due, began, clock.now()) {
+            Some(nanos) => latencies.record(operation, nanos),
+            None if phase.load(Relaxed) == WARMING => retries_warming = requester.retries(),
+            None => {}
+        }
+    }
+}
+
 /// Returns when `time` has passed and `is_enough`, or when the phase was stopped.
 fn wait_unless_stopped(phase: &AtomicU8, time: Duration, is_enough: impl Fn() -> bool) {
     let start = Instant::now();
@@ -178,4 +246,68 @@ fn wait_unless_stopped(phase: &AtomicU8, time: Duration, is_enough: impl Fn() ->
 pub(crate) fn cpu_seconds() -> f64 {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    /// Requests that take 20 ms of a clock that moves when somebody sleeps, the third one 500 ms; the phase ends with the
+    /// tenth.
+    struct Fake<'a> {
+        now: &'a Cell<Duration>,
+        made: u64,
+        phase: &'a AtomicU8,
+    }
+
+    struct FakeClock<'a>(&'a Cell<Duration>);
+
+    impl Clock for FakeClock<'_> {
+        fn now(&self) -> Duration {
+            self.0.get()
+        }
+
+        fn sleep(&self, time: Duration) {
+            assert!(time <= LOOK);
+            self.0.set(self.0.get() + time);
+        }
+    }
+
+    impl Requester for Fake<'_> {
+        fn request(&mut self) -> Result<(usize, u64)> {
+            self.made += 1;
+            let took = Duration::from_millis(if self.made == 3 { 500 } else { 20 });
+            self.now.set(self.now.get() + took);
+            if self.made == 10 {
+                self.phase.store(STOPPED, Relaxed);
+            }
+            Ok((0, took.as_nanos() as u64))
+        }
+
+        fn retries(&self) -> u64 {
+            self.made
+        }
+    }
+
+    #[test]
+    fn requests_are_made_when_due_and_late_ones_count_from_then() {
+        let (now, phase, requests) = (Cell::new(Duration::ZERO), AtomicU8::new(MEASURED), AtomicU64::new(0));
+        let arrivals = OpenLoop::new(20.0, 3, Duration::from_secs(1));
+        arrivals.measure_from(Duration::ZERO);
+        let requester = Fake { now: &now, made: 0, phase: &phase };
+        let clock = FakeClock(&now);
+        let done = run_when_due(requester, 1, &arrivals, &clock, (&phase, &requests));
+        let (latencies, retries) = done.expect("no request fails");
+        arrivals.end_at(now.get());
+        let report = arrivals.report();
+        assert_eq!((latencies.requests(), retries, requests.into_inner()), (10, 10, 10));
+        let summary = latencies.summaries(["all"])[0].1;
+        // Those behind the slow one waited for it; alone it would have been the only one above 20 ms.
+        assert!(summary.p75_us > 100_000.0 && summary.max_us >= 500_000.0, "{summary:?}");
+        assert_eq!(report.latency.count, 10);
+        assert!(report.lag.max_us > 100_000.0, "{report:?}");
+        assert_eq!(report.due, 10 + report.not_begun);
+    }
 }

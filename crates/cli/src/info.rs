@@ -298,7 +298,11 @@ fn text(info: &Value, tables: &[TableInfo], images: &Images) -> String {
 
 /// How pages of tables of a kind are kept, in a word or two.
 pub(crate) fn kind_text(kind: TableKind) -> String {
-    compression_text(compression(kind))
+    let text = compression_text(compression(kind));
+    match kind {
+        TableKind::RowCompressed { key_block_size, .. } => format!("{text}, blocks of {key_block_size}K"),
+        TableKind::Plain | TableKind::PageCompressed { .. } => text,
+    }
 }
 
 fn compression_text((kind, algorithm, level): (&str, &str, i32)) -> String {

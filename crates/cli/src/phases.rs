@@ -19,6 +19,10 @@ pub(crate) struct Phases {
     /// Threads that make requests
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=4096))]
     requesters: u32,
+    /// Make so many requests per second due, whether those before are done or not, and count latencies from then; by
+    /// default each requester makes its next request when the last one is done
+    #[arg(long, value_name = "N", value_parser = rate)]
+    rate: Option<f64>,
     /// Length of the measured request phase in seconds
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=2_592_000))]
     seconds: u64,
@@ -36,6 +40,13 @@ pub(crate) struct Phases {
     pub(crate) json: Option<PathBuf>,
 }
 
+/// Requests per second.
+fn rate(text: &str) -> Result<f64, String> {
+    let rate = text.parse::<f64>().map_err(|e| e.to_string())?;
+    let is_sound = (0.001..=1e6).contains(&rate);
+    if is_sound { Ok(rate) } else { Err("a rate is 0.001 to 1000000 requests per second".into()) }
+}
+
 impl Phases {
     pub(crate) fn plan(&self) -> Plan {
         Plan {
@@ -44,6 +55,7 @@ impl Phases {
             warmup: Duration::from_secs(self.warmup),
             seconds: Duration::from_secs(self.seconds),
             requests_min: 0,
+            rate: self.rate,
             seed: self.seed,
             epoch_ms: now_ms(),
             quiet: false,
@@ -55,6 +67,7 @@ impl Phases {
         let settings = [
             ("loaders", json!(LOADERS)),
             ("requesters", json!(self.requesters)),
+            ("rate", json!(self.rate)),
             ("warmup_seconds", json!(self.warmup)),
             ("seconds", json!(self.seconds)),
             ("seed", json!(self.seed)),

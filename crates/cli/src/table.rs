@@ -1,7 +1,8 @@
 //! Tables of a store: dropping, altering and optimizing them, and what new ones are like.
 //!
 //! Storage without tables is an error: the engine would make a store in it. Each command is done as a whole or not at
-//! all across a crash, except `optimize`, which goes page by page, may end anywhere and can be repeated.
+//! all across a crash, except `optimize`, which goes page by page, may end anywhere and can be repeated. Ctrl-C ends
+//! `alter` as long as the table is as it was.
 
 use std::{
     ops::ControlFlow,
@@ -16,7 +17,9 @@ use std::{
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use lacuna_device::Vfs;
-use lacuna_engine::{OptimizeProgress, Store, StoreOptions, TableInfo, TableKind, TableOptions};
+use lacuna_engine::{
+    AlterProgress, OptimizeProgress, Store, StoreOptions, TableInfo, TableKind, TableOptions,
+};
 use lacuna_nvmfs::VfsOptions;
 use lacuna_page::Algorithm;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -43,7 +46,9 @@ pub(crate) struct Arguments {
 enum TableCommand {
     /// Remove a table with all its records, and free its space
     Drop(Named),
-    /// Change how a table's pages are written from now on; `optimize` writes those that are there
+    /// Change how a table's pages are kept. Between plain and page that is how they are written from now on, and
+    /// `optimize` writes those that are there; to or from row, and to other blocks, the table is copied: it needs space
+    /// for both, and is as it was after Ctrl-C
     Alter(AlterArguments),
     /// Let a table follow the store's defaults, now and whenever they change
     Inherit(Named),
@@ -66,7 +71,7 @@ struct Named {
 struct AlterArguments {
     #[command(flatten)]
     named: Named,
-    /// plain, page (compressed when they are flushed) or row (a row table's level only)
+    /// plain, page (compressed when they are flushed) or row (compressed row by row)
     kind: Kind,
     #[command(flatten)]
     compression: Compression,
@@ -103,8 +108,9 @@ struct Compression {
     #[arg(long, default_value_t = 0, allow_negative_numbers = true, requires = "kind",
           value_parser = clap::value_parser!(i32).range(-64..=22))]
     level: i32,
-    /// Length of the blocks of row tables in KiB: 4 or 8, the default
-    #[arg(long, requires = "kind", value_parser = clap::value_parser!(u32).range(4..=8))]
+    /// Length of the blocks of row tables in KiB: 1, 2, 4, 8 or 16, at most a page, of at most 16K; by default as it is,
+    /// or 8
+    #[arg(long, requires = "kind", value_parser = clap::value_parser!(u32).range(1..=16))]
     key_block_size: Option<u32>,
 }
 
@@ -136,16 +142,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             Ok(format!("{table}: dropped"))
         }),
         TableCommand::Alter(AlterArguments { named: Named { store, table }, kind, compression }) => {
-            on(store, |open| {
-                // Blocks keep the length that the table was made with.
-                let block = match info(open, table)?.options.kind {
-                    TableKind::RowCompressed { key_block_size, .. } => key_block_size,
-                    _ => KEY_BLOCK_SIZE,
-                };
-                let kind = compression.of(*kind, block)?;
-                open.alter_table(table, kind)?;
-                Ok(format!("{table}: {} from now on", kind_text(kind)))
-            })
+            let interrupted = interruption()?;
+            on(store, |open| alter(open, table, (*kind, compression), &interrupted))
         }
         TableCommand::Inherit(Named { store, table }) => on(store, |open| {
             open.inherit_defaults(table)?;
@@ -209,6 +207,48 @@ fn interruption() -> Result<Arc<AtomicBool>> {
     Ok(interrupted)
 }
 
+/// Alters a table; returns a summary.
+fn alter(
+    store: &Store,
+    name: &str,
+    (kind, compression): (Kind, &Compression),
+    interrupted: &AtomicBool,
+) -> Result<String> {
+    let before = info(store, name)?;
+    // A row table's blocks keep their length unless another one is asked for.
+    let block = match before.options.kind {
+        TableKind::RowCompressed { key_block_size, .. } => key_block_size,
+        _ => KEY_BLOCK_SIZE.min(before.options.page_bytes as u32 >> 10),
+    };
+    let kind = compression.of(kind, block)?;
+    let mut shown = Instant::now();
+    let progress = store.alter_table_with(name, kind, |progress| {
+        if shown.elapsed() >= Duration::from_secs(1) {
+            shown = Instant::now();
+            eprintln!("{name}: {}", copied_text(progress));
+        }
+        if interrupted.load(Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })?;
+    if !progress.is_done {
+        bail!("{name}: interrupted: {}; the table is as it was", copied_text(progress));
+    }
+    if progress.copied == 0 {
+        return Ok(format!("{name}: {} from now on", kind_text(kind)));
+    }
+    store.checkpoint()?;
+    let mb = |info: &TableInfo| info.allocated_bytes as f64 / 1e6;
+    let (old, new) = (mb(&before), mb(&info(store, name)?));
+    let records = progress.copied;
+    Ok(format!("{name}: {} now, {records} records copied, {old:.1} MB are now {new:.1} MB", kind_text(kind)))
+}
+
+fn copied_text(progress: AlterProgress) -> String {
+    let AlterProgress { records, copied, .. } = progress;
+    // How many there are is an estimate.
+    let percent = copied.saturating_mul(100) / records.max(copied).max(1);
+    format!("{copied} records copied, about {percent}%")
+}
+
 /// Optimizes these tables, or all; returns a summary.
 fn optimize(store: &Store, tables: &[String], interrupted: &AtomicBool) -> Result<String> {
     let all = store.tables()?;
@@ -265,6 +305,25 @@ mod tests {
         assert!(!rest.contains(" 0 of"), "{rest}");
         let nothing = optimize(&store, &[], &AtomicBool::new(false)).unwrap();
         assert!(nothing.contains(" 0 of"), "{nothing}");
+        store.check().unwrap();
+    }
+
+    #[test]
+    fn an_interrupted_alteration_leaves_the_table() {
+        let store = Store::open(MemVfs::new(), StoreOptions::default()).unwrap();
+        let table = store.create_table("t", TableOptions::default().page_bytes(4096)).unwrap();
+        let mut txn = store.begin();
+        (0..4000_u32).for_each(|key| txn.put(&table, &key.to_be_bytes(), &[7; 100]).unwrap());
+        txn.commit().unwrap();
+        let asked = Compression { algorithm: None, level: 0, key_block_size: None };
+        let error = alter(&store, "t", (Kind::Row, &asked), &AtomicBool::new(true)).unwrap_err().to_string();
+        assert!(error.contains("t: interrupted: ") && error.ends_with("the table is as it was"), "{error}");
+        assert!(!error.contains("100%"), "{error}");
+        assert_eq!(info(&store, "t").unwrap().options.kind, TableKind::Plain);
+        let told = alter(&store, "t", (Kind::Row, &asked), &AtomicBool::new(false)).unwrap();
+        assert!(told.contains("4000 records copied"), "{told}");
+        let kind = TableKind::RowCompressed { key_block_size: 4, level: 0 };
+        assert_eq!(info(&store, "t").unwrap().options.kind, kind);
         store.check().unwrap();
     }
 }

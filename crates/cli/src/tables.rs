@@ -45,8 +45,8 @@ pub(crate) struct EngineOptions {
     #[arg(long, default_value_t = 0, allow_negative_numbers = true,
           value_parser = clap::value_parser!(i32).range(-64..=22))]
     level: i32,
-    /// Length of the blocks of row tables in KiB: 4 or 8
-    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(4..=8))]
+    /// Length of the blocks of row tables in KiB: 1, 2, 4, 8 or 16
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=16))]
     key_block_size: u32,
     /// zlib's level in row tables
     #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(i32).range(1..=9))]

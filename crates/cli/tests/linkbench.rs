@@ -37,6 +37,34 @@ fn temporary_stores_leave_nothing_behind() {
 }
 
 #[test]
+fn runs_at_a_rate_tell_lag_and_latencies_over_time() {
+    let scratch = Scratch::new();
+    scratch.distribution();
+    let arguments = format!("linkbench --size 512M {SMALL} --tables page --json out.json");
+    let told = succeed(&scratch, &format!("{arguments} --rate 200.5"));
+    assert!(
+        told.contains("from due to done, p99 us") && told.contains("page/lz4, p99 in ms, each 1 s: "),
+        "{told}"
+    );
+    let first = report(&scratch);
+    assert_eq!(first["config"]["rate"], 200.5);
+    let (only, open_loop) = (&first["runs"][0], &first["runs"][0]["open_loop"]);
+    assert_eq!(open_loop["rate"], 200.5);
+    let count = |value: &Value| value.as_u64().unwrap();
+    assert_eq!(count(&only["requests"]), count(&open_loop["latency"]["count"]));
+    assert_eq!(count(&open_loop["due"]), count(&only["requests"]) + count(&open_loop["not_begun"]));
+    // More than any machine does.
+    let told = succeed(&scratch, &format!("{arguments} --rate 1000000"));
+    assert!(told.contains("page/lz4 could not keep up with 1000000 requests per second: of "), "{told}");
+    let second = report(&scratch);
+    assert_eq!(second["runs"][0]["open_loop"]["kept_up"], false);
+    for bad in ["0", "-1", "many"] {
+        let refused = run(&scratch, &format!("{arguments} --rate={bad}"));
+        assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    }
+}
+
+#[test]
 fn stores_and_directories_keep_the_last_run() {
     let scratch = Scratch::new();
     scratch.distribution();

@@ -66,6 +66,11 @@ fn tables_are_altered_optimized_made_to_follow_and_dropped() {
         assert!(pages["pages"]["zstd"].as_u64() > Some(50) && pages["pages"]["none"].is_null(), "{pages}");
         assert!(pages["image_bytes"].as_u64() < Some(500_000), "{pages}");
 
+        let told = lacuna("table alter PLACE own row --key-block-size 2");
+        assert!(told.contains("own: row") && told.contains("5000 records copied"), "{told}");
+        assert_eq!(form(&found("own")), ("row", "zlib", 0, false));
+        assert!(lacuna("table alter PLACE own plain").contains("own: plain now, 5000 records copied"));
+
         assert!(lacuna("table inherit PLACE own").contains("own: follows the defaults, page/lz4"));
         assert_eq!(form(&found("own")), ("page", "lz4", 0, true));
         assert!(lacuna("table drop PLACE own").contains("own: dropped"));

@@ -10,11 +10,7 @@ use std::borrow::Cow;
 
 use lacuna_page::{Algorithm, Codec};
 
-use crate::{
-    space::Space,
-    txn::TxnEngine,
-    types::{Doublewrite, Error, Result, TableId, TableKind, TableOptions},
-};
+use crate::types::{Doublewrite, Error, Result, TableId, TableKind, TableOptions};
 
 /// The catalog's own file.
 pub(crate) const CATALOG_TABLE: TableId = TableId(0);
@@ -88,7 +84,7 @@ impl Row {
         let kind = match row[1] {
             PLAIN => TableKind::Plain,
             PAGE_COMPRESSED => TableKind::PageCompressed { algorithm, level },
-            ROW_COMPRESSED if (12..=16).contains(&row[12]) => {
+            ROW_COMPRESSED if (10..=16).contains(&row[12]) => {
                 TableKind::RowCompressed { key_block_size: 1 << (row[12] - 10), level }
             }
             _ => return Err(bad("unknown kind of table")),
@@ -114,21 +110,6 @@ impl Row {
 /// A row that no version writes.
 pub(crate) fn bad_row(name: &str, reason: impl Into<String>) -> Error {
     Error::Corrupt { what: "catalog".into(), at: format!("table {name}"), reason: reason.into() }
-}
-
-/// Removes the file of a table that has no row, durably, and drops its pages from the pool. The table is no longer in
-/// use.
-pub(crate) fn remove_file(engine: &TxnEngine, space: &Space) -> Result<()> {
-    engine.spaces().remove(space.id());
-    engine.flusher().vfs().remove(&space.name())?;
-    if !engine.flusher().vfs().props().ordered {
-        engine.flusher().vfs().sync()?;
-    }
-    // From here on the checkpoint may pass the table's log records.
-    engine.pager().pool().forget_table(space.id());
-    // Handles of the table keep the file open, and on most VFSs its space with it. No other component uses the file.
-    let _ = space.file().set_len(0);
-    Ok(())
 }
 
 /// The name under which a row is stored, [`DEFAULTS`] included.
@@ -216,7 +197,7 @@ mod tests {
             let before = engine.pager().pool().dirty().dirty_bytes();
             // In the removal, in the sync, and in the step that frees the space of an open file.
             vfs.set_cut_after(cut);
-            let outcome = remove_file(engine, table.space());
+            let outcome = engine.remove_file(table.space());
             assert_eq!(outcome.is_ok(), cut == 3);
             assert_eq!(engine.pager().pool().dirty().dirty_bytes() < before, cut == 3, "cut {cut}");
         }

@@ -120,7 +120,7 @@ pub use log_device::{LOG_DEVICE_BYTES_MIN, LogDeviceVfs};
 pub use pool::{PoolStats, replay_cost::ReplayEstimate};
 pub use recovery::RecoveryStats;
 pub use row::RowStats;
-pub use store::{OptimizeProgress, Store, StoreStats, TableCheck, TableImages, TableInfo};
+pub use store::{AlterProgress, OptimizeProgress, Store, StoreStats, TableCheck, TableImages, TableInfo};
 pub use txn::{Cursor, HistoryStats, Insertion, KeyRange, Record, Records, Savepoint, Swap, Table, Txn};
 pub use types::{
     Doublewrite, Durability, Error, Isolation, Result, StoreOptions, TableId, TableKind, TableOptions,

@@ -103,4 +103,23 @@ lacuna_mutants::breakable_rules! {
     LocksHold = "locks-hold",
     /// A rollback undoes all changes.
     RollbacksWhole = "rollbacks-whole",
+    /// A table's file is replaced by its copy only while no transaction that has written it is unfinished (pins
+    /// invariant 4).
+    WritersDrain = "writers-drain",
+    /// A snapshot that is older than a copy reads the file that this replaced (lineage invariant 2).
+    OldViewsReadOldFile = "old-views-read-old-file",
+    /// And does not write to the copy.
+    OldViewsWriteNothing = "old-views-write-nothing",
+    /// Changes of keys that were copied are repeated in the copy (rebuild invariant 1).
+    ChangesRepeated = "changes-repeated",
+    /// So are those that a rollback makes.
+    RollbacksRepeated = "rollbacks-repeated",
+    /// Changes of a leaf are repeated from before it is read on (rebuild invariant 2).
+    FrontierFirst = "frontier-first",
+    /// A long value is copied only if it is still that of its record (rebuild invariant 3).
+    CopiesCurrent = "copies-current",
+    /// The file that was replaced is kept for views that are older (rebuild invariant 5).
+    OldFilesKept = "old-files-kept",
+    /// It is removed only once the catalog names the copy, durably (rebuild invariant 4).
+    OldFileLast = "old-file-last",
 }

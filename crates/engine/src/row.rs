@@ -35,13 +35,15 @@ use crate::{
         Mutex,
         atomic::{AtomicU32, Ordering},
     },
-    types::{Lsn, PageId, is_block_bytes},
+    types::{Lsn, PageId, may_have_blocks},
 };
 
 /// Bytes of a block's log that only truncations may use.
 pub(crate) const RESERVE: usize = 128;
 /// Most that an operation takes in a block's log beside its cell.
 pub(crate) const LOGGED_OP_BYTES: usize = 24;
+/// Bytes of an image before a node's first cell.
+const NODE_BYTES: usize = node::CELLS - HEADER_BYTES;
 /// Compressions in a round of the padding.
 const ROUND: u64 = 128;
 /// Share of failures in a round from which on leaves are padded more (InnoDB's default).
@@ -121,7 +123,7 @@ struct Counts {
 
 impl Blocks {
     pub(crate) fn new(block_bytes: usize, page_bytes: usize) -> Blocks {
-        assert!(is_block_bytes(block_bytes, page_bytes));
+        assert!(may_have_blocks(block_bytes, page_bytes));
         Blocks {
             block_bytes,
             page_bytes,
@@ -140,9 +142,16 @@ impl Blocks {
         self.level.store(level.clamp(0, 9) as u32, Ordering::Relaxed);
     }
 
-    /// Longest record, key and value, that stays in a leaf.
+    /// Longest record, key and value, that stays in a leaf: two fit into a block, and into a page beside any padding.
     pub(crate) fn record_bytes_max(&self) -> usize {
-        self.block_bytes / 16 * 7
+        let in_block = block_capacity(self.block_bytes) - RESERVE - 2 * LOGGED_OP_BYTES - NODE_BYTES;
+        let in_page = node::capacity(self.page_bytes) - self.pad_bytes_max();
+        let cell = in_block.min(in_page) / 2 - node::SLOT;
+        (cell - node::LEAF_CELL_HEADER).min(self.block_bytes / 16 * 7)
+    }
+
+    fn pad_bytes_max(&self) -> usize {
+        self.page_bytes / 2
     }
 
     /// Longest part of a long value: it fits uncompressed, with space for its page's own fields.
@@ -170,7 +179,7 @@ impl Blocks {
         let pad = self.pad_bytes.load(Ordering::Relaxed);
         if mem::take(&mut counts.round_failures) * 100 > ROUND * FAILURE_THRESHOLD_PCT {
             counts.calm_rounds = 0;
-            let pad_max = self.page_bytes as u32 / 2;
+            let pad_max = self.pad_bytes_max() as u32;
             self.pad_bytes.store((pad + PAD_STEP_BYTES).min(pad_max), Ordering::Relaxed);
             return;
         }
@@ -332,12 +341,15 @@ mod tests {
 
     #[test]
     fn two_records_of_the_greatest_length_fit_uncompressed() {
-        for (block_bytes, page_bytes) in [(4 << 10, 8 << 10), (8 << 10, 16 << 10), (16 << 10, 64 << 10)] {
+        let sizes = [4, 8, 16, 32, 64]
+            .into_iter()
+            .flat_map(|page| [1, 2, 4, 8, 16, 32].map(|block| (block << 10, page << 10)));
+        for (block_bytes, page_bytes) in sizes.filter(|(block, page)| may_have_blocks(*block, *page)) {
             let row = Blocks::new(block_bytes, page_bytes);
             let record = node::LEAF_CELL_HEADER + row.record_bytes_max() + node::SLOT;
             let image = (node::CELLS - HEADER_BYTES) + 2 * record;
             assert!(image + LOGGED_OP_BYTES + RESERVE <= block_capacity(block_bytes), "{block_bytes}");
-            assert!(row.pad_bytes() + 2 * record <= node::capacity(page_bytes), "{block_bytes}");
+            assert!(row.pad_bytes_max() + 2 * record <= node::capacity(page_bytes), "{block_bytes}");
         }
     }
 }

@@ -121,7 +121,7 @@ fn keys_take_an_eighth_of_a_page_and_no_byte_more() {
     let store = Store::open(MemVfs::new(), StoreOptions { pool_bytes: 16 << 20, ..options() }).expect("open");
     let kinds =
         [4, 8, 16, 32, 64].map(|kib| (TableOptions::default().page_bytes(kib << 10), (kib << 10) / 8));
-    let blocks = [(TableOptions::row_compressed(8), 1024), (TableOptions::row_compressed(4), 512)];
+    let blocks = [16, 8, 4, 2, 1].map(|kib| (TableOptions::row_compressed(kib), (kib as usize) << 7));
     for (number, (options, key_bytes_max)) in kinds.into_iter().chain(blocks).enumerate() {
         let table = store.create_table(&format!("t{number}"), options).expect("create");
         let mut txn = store.begin();

@@ -64,8 +64,9 @@ fn random_kinds(rng: &mut SeededRng) -> [TableOptions; 3] {
     if rng.chance(60) {
         return [plain, compressed, row];
     }
-    let row_bytes: usize = 8192 << rng.below(4);
-    let block_bytes = (row_bytes >> (1 + rng.below(2))).max(4096);
+    let row_bytes: usize = 4096 << rng.below(3);
+    // Shorter ones do not take the longest keys.
+    let block_bytes = (row_bytes >> rng.below(3)).max(4096);
     [
         plain.page_bytes(4096 << rng.below(5)),
         compressed.page_bytes(4096 << rng.below(5)),

@@ -130,6 +130,24 @@ fn change(store: &Store, txn: &mut Txn, rng: &mut SeededRng, model: &mut Model) 
     Ok(())
 }
 
+/// Any kind that the pages of a table allow.
+fn other_kind(store: &Store, name: &str, rng: &mut SeededRng) -> Result<TableKind, Error> {
+    let info = store.tables()?.into_iter().find(|info| info.name == name).expect("there");
+    let page = info.options.page_bytes as u32 >> 10;
+    let new = match (info.options.kind, rng.below(6)) {
+        (TableKind::RowCompressed { key_block_size, .. }, level @ 0..2) => {
+            TableKind::RowCompressed { key_block_size, level: 1 + level as i32 }
+        }
+        (_, 0..4) if page <= 16 => {
+            TableOptions::row_compressed(page >> rng.below(u64::from(page.ilog2()) + 1)).kind
+        }
+        (_, 4) => TableOptions::compressed(Algorithm::Lz4).kind,
+        (_, 5) => TableOptions::compressed(Algorithm::Zstd).kind,
+        _ => TableKind::Plain,
+    };
+    Ok(new)
+}
+
 /// Makes, drops, alters or optimizes a table, in the store and in the model. False if there was nothing to do.
 fn define(store: &Store, rng: &mut SeededRng, model: &mut Model) -> Result<bool, Error> {
     let name = format!("table {}", rng.below(TABLES_MAX));
@@ -144,16 +162,8 @@ fn define(store: &Store, rng: &mut SeededRng, model: &mut Model) -> Result<bool,
             store.drop_table(&name)?;
         }
         1 => {
-            let new = match (*kind, rng.below(3)) {
-                (TableKind::RowCompressed { key_block_size, .. }, level) => {
-                    TableKind::RowCompressed { key_block_size, level: 1 + level as i32 }
-                }
-                (_, 0) => TableKind::Plain,
-                (_, 1) => TableOptions::compressed(Algorithm::Lz4).kind,
-                _ => TableOptions::compressed(Algorithm::Zstd).kind,
-            };
-            *kind = new;
-            store.alter_table(&name, new)?;
+            *kind = other_kind(store, &name, rng)?;
+            store.alter_table(&name, *kind)?;
         }
         _ => {
             store.optimize(&name, |_| ControlFlow::Continue(()))?;
@@ -188,6 +198,9 @@ fn run_until_cut(rig: &dyn Rig, store: &Store, rng: &mut SeededRng, is_sync: boo
                 None => Ok(false),
                 Some((txn, then)) => match read_all(store, &txn) {
                     Ok(found) => {
+                        let records = |(name, of): (String, (TableKind, _))| (name, of.1);
+                        let [found, then] = [found, then].map(|all| all.into_iter().map(records).collect());
+                        let _: &BTreeMap<String, BTreeMap<Vec<u8>, Vec<u8>>> = &found;
                         assert!(found == then, "a snapshot changed");
                         Ok(false)
                     }
@@ -197,6 +210,15 @@ fn run_until_cut(rig: &dyn Rig, store: &Store, rng: &mut SeededRng, is_sync: boo
             },
             13..20 => store.step().map(|_| false),
             20 => store.checkpoint().map(|()| true),
+            21..24 => {
+                // Beside a snapshot, which goes on seeing what it saw.
+                let (name, (kind, _)) =
+                    after.iter_mut().nth(rng.below(now.len() as u64) as usize).expect("there");
+                other_kind(store, name, rng).and_then(|other| {
+                    *kind = other;
+                    store.alter_table(name, other).map(|()| true)
+                })
+            }
             _ => write(store, rng, &mut after).map(|()| is_sync),
         };
         match outcome {

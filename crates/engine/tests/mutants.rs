@@ -6,6 +6,8 @@
 
 #![allow(clippy::duplicate_mod, reason = "each of these tests brings its places with it")]
 
+#[path = "alter.rs"]
+mod alter;
 #[path = "bulk.rs"]
 mod bulk;
 #[path = "crash.rs"]
@@ -77,6 +79,13 @@ const LOADS: &str = "bulk::loads_agree_with_a_map_on_all_kinds_of_tables";
 const FAILED_LOADS: &str = "bulk::a_load_that_fails_leaves_none_of_its_records_and_the_transaction_goes_on";
 const IN_MEMORY: &str = "crash::power_cuts_with_the_log_in_memory_lose_no_commit";
 const ROUND: &str = "log_device::a_log_goes_round_and_round";
+const CHANGED_BESIDE: &str = "alter::changes_beside_the_copying_are_in_the_copy";
+const OLD_SNAPSHOTS: &str = "alter::snapshots_see_what_they_saw_and_do_not_write";
+const LATE_SNAPSHOT: &str = "alter::a_snapshot_that_comes_late_finds_the_old_file";
+const WRITERS: &str = "alter::writers_that_do_not_end_are_waited_for_and_others_go_on";
+const ALTERED: &str =
+    "alter::power_cuts_during_an_alteration_on_a_directory_leave_the_old_table_or_the_new_one";
+const LONG_BESIDE: &str = "alter::a_long_value_that_changes_while_it_is_copied_is_copied_again";
 const CASES: &str = "40";
 
 /// Each rule, and a test of the matrix that must fail without it.
@@ -129,6 +138,15 @@ const RULES: &[(&str, &str)] = &[
     ("loads-ask-for-locks", LOCKED_LOADS),
     ("loads-stay-in-leaf", LOADS),
     ("loads-whole", FAILED_LOADS),
+    ("writers-drain", WRITERS),
+    ("old-views-read-old-file", OLD_SNAPSHOTS),
+    ("old-views-write-nothing", OLD_SNAPSHOTS),
+    ("changes-repeated", CHANGED_BESIDE),
+    ("rollbacks-repeated", CHANGED_BESIDE),
+    ("frontier-first", CHANGED_BESIDE),
+    ("copies-current", LONG_BESIDE),
+    ("old-files-kept", LATE_SNAPSHOT),
+    ("old-file-last", ALTERED),
 ];
 
 const MEMORY: &str = "history::histories_in_memory_are_sound";

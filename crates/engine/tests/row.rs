@@ -151,22 +151,75 @@ fn damaged_blocks_are_errors() {
     open(vfs, 4 << 20).0.check().expect("sound again");
 }
 
+/// InnoDB's: 1 to 16 KiB, at most a page, and pages of at most 16 KiB.
 #[test]
-fn the_level_can_be_altered_and_the_blocks_cannot() {
+fn blocks_are_those_that_innodb_has() {
+    let (store, _) = open(MemVfs::new(), 16 << 20);
+    let mut made = Vec::new();
+    for page in [4, 8, 16, 32, 64] {
+        for block in [0, 1, 2, 3, 4, 8, 16, 32, 64] {
+            let options = TableOptions::row_compressed(block).page_bytes((page as usize) << 10);
+            let outcome = store.create_table(&format!("{page} {block}"), options);
+            let is_innodbs = page <= 16 && block <= page && [1, 2, 4, 8, 16].contains(&block);
+            match outcome {
+                Ok(table) if is_innodbs => made.push((options, table)),
+                Err(Error::BadOption { what: "key_block_size", .. }) if !is_innodbs => {}
+                other => panic!("blocks of {block} KiB, pages of {page}: {:?}", other.map(drop)),
+            }
+        }
+    }
+    assert_eq!(made.len(), 3 + 4 + 5);
+    // Records of all lengths, also such as fill a page, whether they shrink or not.
+    for (options, table) in &made {
+        let mut rng = Rng::new(1);
+        for i in 0..400_u64 {
+            let mut txn = store.begin();
+            let len = [20, 150, 400, 1000, 6000][rng.below(5) as usize];
+            let noise = [0, 50, 100][rng.below(3) as usize];
+            let key = i.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_be_bytes();
+            txn.put(table, &key, &value(&mut rng, len, noise)).unwrap_or_else(|e| panic!("{options:?}: {e}"));
+            txn.commit().expect("commit");
+        }
+    }
+    let checks = store.check().expect("check");
+    let full = checks.iter().filter(|check| check.records == 400).count();
+    assert_eq!(full, made.len(), "{checks:?}");
+}
+
+/// Programs that do not know the feature refuse a store that has needed such blocks, and no other.
+#[test]
+fn blocks_of_other_lengths_are_a_feature() {
+    let features = |vfs: &Arc<MemVfs>| {
+        let file = vfs.open("control", StreamHint::Data).expect("there");
+        let mut slots = AlignedBuf::zeroed(8192);
+        file.read_at(0, &mut slots).expect("read");
+        let word = |at: usize| u64::from_le_bytes(slots[at..at + 8].try_into().unwrap());
+        // The slot with the greater sequence.
+        if word(24) > word(4096 + 24) { word(16) } else { word(4096 + 16) }
+    };
+    let vfs = MemVfs::new();
+    let (store, table) = open(vfs.clone(), 4 << 20);
+    fill(&store, &table, 100, 20);
+    assert_eq!(features(&vfs), 0x3ff);
+    store.create_table("u", TableOptions::row_compressed(16)).expect("create");
+    assert_eq!(features(&vfs), 0x7ff);
+    store.checkpoint().expect("checkpoint");
+    store.drop_table("u").expect("drop");
+    drop((store, table));
+    let (store, _) = open(vfs.clone(), 4 << 20);
+    store.check().expect("check");
+    assert_eq!(features(&vfs), 0x7ff, "it is kept");
+}
+
+#[test]
+fn the_level_is_altered_without_a_copy() {
     let (store, table) = open(MemVfs::new(), 4 << 20);
     fill(&store, &table, 100, 20);
-    let alter = |kind| store.alter_table("t", kind);
-    alter(TableKind::RowCompressed { key_block_size: 8, level: 9 }).expect("level");
-    for kind in [
-        TableKind::Plain,
-        TableKind::PageCompressed { algorithm: Algorithm::Lz4, level: 0 },
-        TableKind::RowCompressed { key_block_size: 4, level: 6 },
-        TableKind::RowCompressed { key_block_size: 8, level: 10 },
-    ] {
-        assert!(matches!(alter(kind), Err(Error::BadOption { .. })), "{kind:?}");
-    }
-    for key_block_size in [0, 1, 2, 5, 16] {
-        let options = TableOptions::row_compressed(key_block_size);
-        assert!(matches!(store.create_table("u", options), Err(Error::BadOption { .. })), "{key_block_size}");
-    }
+    store.alter_table("t", TableKind::RowCompressed { key_block_size: 8, level: 9 }).expect("level");
+    let id = |store: &Store| store.tables().expect("tables")[0].id;
+    assert_eq!(id(&store), table.id());
+    let bad = store.alter_table("t", TableKind::RowCompressed { key_block_size: 8, level: 10 });
+    assert!(matches!(bad, Err(Error::BadOption { .. })));
+    store.alter_table("t", TableOptions::compressed(Algorithm::Lz4).kind).expect("by a copy");
+    assert!(id(&store) > table.id());
 }

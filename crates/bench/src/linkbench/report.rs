@@ -68,6 +68,7 @@ pub fn comparison(runs: &[RunReport]) -> String {
     let per_request = |run: &RunReport| run.figures.cpu_seconds * 1e6 / run.requests.max(1) as f64;
     figures::add_load(&mut table, |run| &run.figures);
     table.row("requests per second", 0, |run| run.ops_per_second);
+    figures::add_lag(&mut table, |run| &run.figures);
     figures::add_space(&mut table, |run| &run.figures);
     table.row("written to the device per request, KB", 2, |run| run.device_bytes_written_per_op / 1e3);
     table.row("processor time per request, us", 1, per_request);
@@ -78,7 +79,7 @@ pub fn comparison(runs: &[RunReport]) -> String {
         table.row(&format!("{name}, p50 us"), 0, |run| run.figures.ops[operation].1.p50_us);
         table.row(&format!("{name}, p99 us"), 0, |run| run.figures.ops[operation].1.p99_us);
     }
-    table.finish()
+    table.finish() + &figures::over_time(runs.iter().map(|run| &run.figures))
 }
 
 #[cfg(test)]
@@ -92,6 +93,7 @@ mod tests {
             seconds: 2.0,
             cpu_seconds: 1.0,
             pages: None,
+            open_loop: None,
             device_bytes_written: 10,
             footprint: Footprint { allocated_bytes, ..Footprint::default() },
             retries: 0,

@@ -46,6 +46,7 @@ impl Scratch {
                 seconds: Duration::from_millis(20),
                 // Each operation comes up, on rows that are there, many times.
                 requests_min: 3000,
+                rate: None,
                 seed: 1,
                 epoch_ms: 1_700_000_000_000,
                 quiet: true,

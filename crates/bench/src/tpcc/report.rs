@@ -70,6 +70,7 @@ pub fn comparison(runs: &[RunReport]) -> String {
     figures::add_load(&mut table, |run| &run.figures);
     table.row("new-orders per minute", 0, |run| run.new_orders_per_minute);
     table.row("transactions per second", 0, |run| run.transactions_per_second);
+    figures::add_lag(&mut table, |run| &run.figures);
     figures::add_space(&mut table, |run| &run.figures);
     table.row("written per transaction, KB", 2, |run| run.device_bytes_written_per_transaction / 1e3);
     table.row("processor time per transaction, us", 1, per_transaction);
@@ -85,7 +86,7 @@ pub fn comparison(runs: &[RunReport]) -> String {
         table.row("  p99, us", 0, |run| of(run).p99_us);
         table.row("  max, us", 0, |run| of(run).max_us);
     }
-    table.finish()
+    table.finish() + &figures::over_time(runs.iter().map(|run| &run.figures))
 }
 
 #[cfg(test)]
@@ -104,6 +105,7 @@ mod tests {
             seconds: 2.0,
             cpu_seconds: 1.0,
             pages: None,
+            open_loop: None,
             device_bytes_written: 1000,
             footprint: Footprint::default(),
             retries: 3,

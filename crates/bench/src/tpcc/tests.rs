@@ -24,6 +24,7 @@ const CONFIG: Config = Config {
         seconds: Duration::from_millis(20),
         // More than a deck of 23 for each requester of any test.
         requests_min: 1000,
+        rate: None,
         seed: 1,
         epoch_ms: 1_700_000_000_000,
         quiet: true,

@@ -133,13 +133,24 @@ impl Flusher {
         is_due && last.compare_exchange(before, end, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
+    /// Refuses work that may be given up while there is less space than accepted work may need.
+    pub(crate) fn must_have_space(&self) -> Result<()> {
+        self.measure_if_due()?;
+        match self.capacity_level() > Level::Plenty as u8 {
+            true => Err(Error::Full { what: self.vfs.name().into() }),
+            false => Ok(()),
+        }
+    }
+
+    fn measure_if_due(&self) -> Result<()> {
+        let measured_at = self.capacity.measured_at.load(Ordering::Relaxed);
+        let is_due = self.pager.log().end_hint().saturating_sub(measured_at) > MEASURE_BYTES;
+        if is_due { self.measure_capacity() } else { Ok(()) }
+    }
+
     /// Refuses a write that there is no space for. `purge` removes records that were deleted and that no view needs.
     pub(crate) fn admit(&self, is_delete: bool, purge: impl FnOnce() -> Result<()>) -> Result<()> {
-        if self.pager.log().end_hint().saturating_sub(self.capacity.measured_at.load(Ordering::Relaxed))
-            > MEASURE_BYTES
-        {
-            self.measure_capacity()?;
-        }
+        self.measure_if_due()?;
         let allowed = if is_delete { Level::DeletesOnly } else { Level::Plenty };
         if self.capacity_level() > allowed as u8 {
             if is_delete || self.may_flush_for_space() {

@@ -49,6 +49,17 @@ impl Flusher {
         start.saturating_sub(self.control.root().checkpoint.0) > self.options.log_bytes / 16
     }
 
+    /// Makes the store one that needs `features`, durably: programs that do not know them refuse it from now on.
+    pub(crate) fn require(&self, features: u64) -> Result<()> {
+        let _one = self.checkpointing.lock();
+        let before = self.control.root();
+        if before.features & features == features {
+            return Ok(());
+        }
+        let root = Root { features: before.features | features, ..before };
+        self.control.write(root, true).map_err(|e| self.poison.set(e))
+    }
+
     /// Moves the checkpoint as far as the pages on the device allow (invariant 4).
     pub(crate) fn checkpoint(&self) -> Result<()> {
         let _one = self.checkpointing.lock();

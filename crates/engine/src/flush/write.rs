@@ -493,7 +493,9 @@ fn punch(flusher: &Flusher, image: &Image, hole: BatchOp<'_>) -> Result<bool> {
 
 /// Whether the page is to be a hole in its file (`alloc`, invariant 2).
 fn is_hole(flusher: &Flusher, space: &Space, page: &[u8]) -> bool {
-    let has_holes = space.file().props().hole_unit != 0 && flusher.may_punch();
+    // In blocks shorter than a hole there is none.
+    let unit = space.file().props().hole_unit as usize;
+    let has_holes = unit != 0 && space.slot_bytes().is_multiple_of(unit) && flusher.may_punch();
     has_holes && ops::kind(page) == Some(PageKind::Hole)
 }
 

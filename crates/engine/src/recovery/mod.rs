@@ -223,7 +223,7 @@ fn make(vfs: &dyn Vfs, salt: Salt) -> Result<()> {
         Ok(()) | Err(lacuna_device::Error::NotFound { .. }) => {}
         Err(e) => return Err(e.into()),
     }
-    Control::create(vfs, Root { epoch: 1, checkpoint: Lsn(0), salt })?;
+    Control::create(vfs, Root { epoch: 1, checkpoint: Lsn(0), salt, features: 0 })?;
     vfs.sync()?;
     Ok(())
 }
@@ -383,7 +383,7 @@ pub(crate) fn load_catalog(engine: &TxnEngine) -> Result<()> {
     for space in engine.spaces().all() {
         let is_system = space.id() == CATALOG_TABLE || space.id() == UNDO_TABLE;
         if !engine.poison().is_read_only() && !is_system && rows.iter().all(|(_, row)| row.id != space.id()) {
-            catalog::remove_file(engine, &space)?;
+            engine.remove_file(&space)?;
         }
     }
     Ok(())

@@ -4,6 +4,7 @@
 //! apply the log before it can read the catalog. Page `n` lies at byte `n * page_bytes`, as an image of
 //! the `page` crate followed by a hole; in a row-compressed table at byte `n * block_bytes`, as a block.
 
+pub(crate) mod lineage;
 pub(crate) mod pins;
 
 use std::{collections::HashMap, sync::Arc};
@@ -14,12 +15,15 @@ use lacuna_page::{Algorithm, Codec, Error as PageError};
 use crate::{
     page::{node, overflow},
     row::Blocks,
-    space::pins::{Pins, TablePin},
+    space::{
+        lineage::Lineage,
+        pins::{Pins, TablePin},
+    },
     sync::{
         Mutex, MutexGuard, RwLock,
         atomic::{AtomicU8, AtomicU64, Ordering},
     },
-    types::{Doublewrite, Error, Layout, PageNo, Result, TableId, TableKind, is_block_bytes},
+    types::{Doublewrite, Error, Layout, PageNo, Result, TableId, TableKind, may_have_blocks},
 };
 
 /// Catalog and undo pages are always compressed: users have no setting for them.
@@ -66,6 +70,7 @@ pub(crate) struct Space {
     truncating: Mutex<()>,
     flushed: Mutex<Flushed>,
     pub(super) pins: Pins,
+    lineage: Lineage,
     /// Times that bounds of its leaves changed (`btree::finger`).
     restructured: AtomicU64,
     /// Nodes split since the store was opened.
@@ -104,6 +109,7 @@ impl Space {
             truncating: Mutex::default(),
             flushed: Mutex::default(),
             pins: Pins::default(),
+            lineage: Lineage::default(),
             restructured: AtomicU64::new(0),
             splits: AtomicU64::new(0),
         })
@@ -347,7 +353,7 @@ pub(crate) fn parse_file_name(name: &str) -> Option<(TableId, Layout)> {
     };
     let layout = Layout { page_bytes, block_bytes };
     let known = [4, 8, 16, 32, 64].contains(&(page_bytes / 1024))
-        && block_bytes.is_none_or(|bytes| is_block_bytes(bytes, page_bytes))
+        && block_bytes.is_none_or(|bytes| may_have_blocks(bytes, page_bytes))
         && file_name(id, layout) == name;
     known.then_some((id, layout))
 }
@@ -363,13 +369,18 @@ mod tests {
             (pages, "t00000017.16k"),
             (Layout { block_bytes: Some(8 << 10), ..pages }, "t00000017.16k.8k"),
             (Layout { block_bytes: Some(4 << 10), ..pages }, "t00000017.16k.4k"),
+            (Layout { block_bytes: Some(1 << 10), ..pages }, "t00000017.16k.1k"),
+            (Layout { block_bytes: Some(16 << 10), ..pages }, "t00000017.16k.16k"),
+            (Layout { block_bytes: Some(16 << 10), page_bytes: 64 << 10 }, "t00000017.64k.16k"),
         ] {
             let name = file_name(TableId(17), layout);
             assert_eq!(name, want);
             assert_eq!(parse_file_name(&name), Some((TableId(17), layout)));
         }
         for other in [
-            "t00000017.16k.16k",
+            "t00000017.16k.32k",
+            "t00000017.32k.32k",
+            "t00000017.64k.8k",
             "t00000017.16k.",
             "t00000017.16k.8k.8k",
             "wal",

@@ -11,13 +11,18 @@
 //!    from the catalog for good: purge, which skips tables that are gone, must not skip one that stays.
 //! 3. It is closed to flushes last: an operation may wait for memory or log that only a flush of the table's own pages
 //!    frees.
+//! 4. A transaction that changes records of a table, or locks keys, pins it as a writer, too. While the table is shut
+//!    to writers none can begin, and those that had begun have ended once [`Space::shut`] returns true.
 //!
-//! The lock is a leaf. A thread that closes a table holds no latch. Operations wait for flushes at most, flushes for
-//! the device and the log, and neither makes or drops a table; so both always end.
+//! The lock is a leaf. A thread that closes a table, or waits to write one, holds no latch. Operations wait for flushes
+//! at most, flushes for the device and the log, and neither makes or drops a table; so both always end. Writers may wait
+//! for each other, so whoever waits for them has a deadline.
 
-use std::{ops::Deref, sync::Arc};
+use std::{ops::Deref, sync::Arc, time::Instant};
 
 use crate::{
+    mutant::{Rule, is_broken},
+    poison::{POISON_CHECK, Poison},
     space::Space,
     sync::{Condvar, Mutex},
     types::{Error, Result},
@@ -34,16 +39,21 @@ pub(crate) struct Pins {
 #[derive(Default)]
 struct Counts {
     transactions: usize,
+    writers: usize,
     operations: usize,
     flushes: usize,
     is_closed: bool,
     is_gone: bool,
     is_sealed: bool,
+    is_shut: bool,
+    /// Another file took its place.
+    is_replaced: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Holder {
     Transaction,
+    Writer,
     Operation,
     Flush,
 }
@@ -68,6 +78,7 @@ impl Drop for TablePin {
         let mut counts = pins.counts.lock();
         match self.holder {
             Holder::Transaction => counts.transactions -= 1,
+            Holder::Writer => counts.writers -= 1,
             Holder::Operation => counts.operations -= 1,
             Holder::Flush => counts.flushes -= 1,
         }
@@ -89,6 +100,75 @@ impl Space {
         }
         counts.transactions += 1;
         Ok(TablePin { space: self.clone(), holder: Holder::Transaction })
+    }
+
+    /// A pin by a transaction that has one, and is about to write, once the table is not shut any more; `None` when
+    /// another file has taken its place.
+    ///
+    /// # Errors
+    /// [`Error::TableDropped`]; [`Error::LockTimeout`] at `deadline`; the store's failure.
+    pub(crate) fn pin_for_writing(
+        self: &Arc<Space>,
+        deadline: Instant,
+        poison: &Poison,
+    ) -> Result<Option<TablePin>> {
+        let mut counts = self.pins.counts.lock();
+        loop {
+            if counts.is_closed {
+                return Err(Error::TableDropped { id: self.id });
+            }
+            if counts.is_replaced {
+                return Ok(None);
+            }
+            if !counts.is_shut {
+                counts.writers += 1;
+                return Ok(Some(TablePin { space: self.clone(), holder: Holder::Writer }));
+            }
+            if Instant::now() >= deadline {
+                return Err(Error::LockTimeout);
+            }
+            poison.check()?;
+            let tick = deadline.min(Instant::now() + POISON_CHECK);
+            self.pins.ended.wait_until(&mut counts, tick);
+        }
+    }
+
+    /// Keeps new writers waiting until [`Space::admit_writers`], and waits for those that there are. False, and no
+    /// change, when some are left at `deadline`.
+    pub(crate) fn shut(&self, deadline: Instant) -> bool {
+        let mut counts = self.pins.counts.lock();
+        counts.is_shut = true;
+        while counts.writers > 0 && !is_broken(Rule::WritersDrain) {
+            self.pins.ended.wait_until(&mut counts, deadline);
+            if counts.writers > 0 && Instant::now() >= deadline {
+                counts.is_shut = false;
+                self.pins.ended.notify_all();
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Lets writers in again.
+    pub(crate) fn admit_writers(&self) {
+        self.pins.counts.lock().is_shut = false;
+        self.pins.ended.notify_all();
+    }
+
+    /// Sends writers to the file that took this one's place.
+    pub(super) fn replace(&self) {
+        self.pins.counts.lock().is_replaced = true;
+        self.pins.ended.notify_all();
+    }
+
+    /// Whether no transaction uses it.
+    pub(crate) fn is_free(&self) -> bool {
+        self.pins.counts.lock().transactions == 0
+    }
+
+    /// Whether it is closed to transactions.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.pins.counts.lock().is_closed
     }
 
     /// A pin by the store's own work; `None` once the table is gone.

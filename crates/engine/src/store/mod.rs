@@ -1,11 +1,13 @@
 //! An open store and its tables.
 
+mod alter;
 mod images;
 mod lock;
 mod optimize;
 mod tables;
 mod threads;
 
+pub use alter::AlterProgress;
 pub use images::TableImages;
 pub use optimize::OptimizeProgress;
 pub use tables::TableInfo;

@@ -1,4 +1,4 @@
-//! Making, altering and dropping tables, and the store's defaults for them.
+//! Making and dropping tables, and the store's defaults for them; `alter` alters them.
 //!
 //! Invariants:
 //!
@@ -30,8 +30,8 @@ use crate::{
     recovery,
     space::{self, Space, corrupt},
     txn::Table,
-    types::{Doublewrite, Error, PageNo, Result, TableId, TableKind, TableOptions},
-    wal::Until,
+    types::{Doublewrite, Error, PageNo, Result, TableId, TableOptions},
+    wal::{Until, control::ANY_BLOCKS},
 };
 
 /// The catalog's data and the counters of a table.
@@ -108,6 +108,22 @@ impl Store {
         if self.table(name)?.is_some() {
             return Err(Error::TableExists { name: name.into() });
         }
+        let space = self.make_file(options)?;
+        let made = self.write_rows([(name, Some(Row { id: space.id(), options, inherits }))]);
+        if made.is_err() {
+            // There is no row, and there will be none.
+            self.unmake_file(&space)?;
+        }
+        made.map(|()| Table::new(engine.clone(), space))
+    }
+
+    /// Makes the file of a table that has no row yet, and an empty tree in it. On failure there is none, or the store
+    /// is stopped. The caller holds `ddl`.
+    pub(super) fn make_file(&self, options: TableOptions) -> Result<Arc<Space>> {
+        let engine = self.engine()?;
+        if options.layout().has_later_blocks() {
+            engine.flusher().require(ANY_BLOCKS)?;
+        }
         let id = self.number_table()?;
         let file_name = space::file_name(id, options.layout());
         let file = engine.flusher().vfs().create(&file_name, StreamHint::Data)?;
@@ -117,18 +133,19 @@ impl Store {
         space.set_kind(options.kind);
         space.set_doublewrite(options.doublewrite);
         assert!(engine.spaces().insert(space.clone()).is_none(), "invariant 1");
-        let made = self.fill_table(name, &space, Row { id, options, inherits });
-        if made.is_err() && engine.poison().check().is_ok() {
-            // There is no row, and there will be none. The table's log records are skipped as after a drop.
-            assert!(space.close(), "nobody knows of it");
-            space.close_for_good();
-            catalog::remove_file(engine, &space).map_err(|e| engine.poison().set(e))?;
+        let filled = self.fill_file(&space);
+        if filled.is_err() {
+            self.unmake_file(&space)?;
         }
-        made.map(|()| Table::new(engine.clone(), space))
+        filled?;
+        if recovery::wants_holes(options.kind) {
+            recovery::warn_without_holes(engine);
+        }
+        Ok(space)
     }
 
-    /// Makes a new table's tree, and its row in the catalog. On failure there is no row, or the store is stopped.
-    fn fill_table(&self, name: &str, space: &Arc<Space>, row: Row) -> Result<()> {
+    /// Makes a new table's tree.
+    fn fill_file(&self, space: &Arc<Space>) -> Result<()> {
         let engine = &self.inner.engine;
         if !engine.flusher().vfs().props().ordered {
             // The log must not name a file that a crash may undo.
@@ -136,11 +153,19 @@ impl Store {
         }
         // Before the tree: a VFS that is full refuses this, and nothing has changed yet.
         space.reserve(PageNo(1))?;
-        Tree::format(engine.pager(), space).map_err(|e| engine.poison().set(e))?;
-        if recovery::wants_holes(row.options.kind) {
-            recovery::warn_without_holes(engine);
+        Tree::format(engine.pager(), space).map_err(|e| engine.poison().set(e))
+    }
+
+    /// Removes a file that no row names. The table's log records are skipped as after a drop. A stopped store leaves it
+    /// to the next opening.
+    pub(super) fn unmake_file(&self, space: &Arc<Space>) -> Result<()> {
+        let engine = &self.inner.engine;
+        if engine.poison().check().is_err() {
+            return Ok(());
         }
-        self.write_rows([(name, Some(row))])
+        assert!(space.close(), "nobody knows of it");
+        space.close_for_good();
+        engine.remove_file(space).map_err(|e| engine.poison().set(e))
     }
 
     /// The number of a new table (invariant 1).
@@ -158,7 +183,10 @@ impl Store {
     }
 
     /// Replaces rows of the catalog, or removes them, all or none; durable on return.
-    fn write_rows<'a>(&self, rows: impl IntoIterator<Item = (&'a str, Option<Row>)>) -> Result<()> {
+    pub(super) fn write_rows<'a>(
+        &self,
+        rows: impl IntoIterator<Item = (&'a str, Option<Row>)>,
+    ) -> Result<()> {
         let engine = &self.inner.engine;
         let catalog = self.catalog();
         let mut txn = self.begin_internal();
@@ -179,13 +207,13 @@ impl Store {
     }
 
     /// The row of a table, or of [`catalog::DEFAULTS`].
-    fn row(&self, name: &str) -> Result<Option<Row>> {
+    pub(super) fn row(&self, name: &str) -> Result<Option<Row>> {
         let row = self.begin_internal().get(&self.catalog(), name.as_bytes())?;
         row.map(|row| Row::decode(name, &row)).transpose()
     }
 
     /// The row and the space of a table; the caller holds `ddl`.
-    fn existing(&self, name: &str) -> Result<(Row, Arc<Space>)> {
+    pub(super) fn existing(&self, name: &str) -> Result<(Row, Arc<Space>)> {
         let unknown = || Error::NoSuchTable { name: name.into() };
         let row = self.row(name)?.filter(|_| name != catalog::DEFAULTS).ok_or_else(unknown)?;
         let space = self.inner.engine.spaces().get(row.id).expect("invariant 2");
@@ -243,16 +271,18 @@ impl Store {
         let engine = self.engine()?;
         engine.poison().check()?;
         let (_, space) = self.existing(name)?;
-        if !space.close() {
+        // Also by transactions that read a file which this one replaced.
+        let is_free = engine.retired_of(&space).iter().all(|old| old.is_free());
+        if !is_free || !space.close() {
             return Err(Error::TableInUse { name: name.into() });
         }
         if is_broken(Rule::RowBeforeFile) {
             space.close_for_good();
-            catalog::remove_file(engine, &space)?;
+            engine.remove_file(&space)?;
         }
         self.write_rows([(name, None)]).inspect_err(|_| space.reopen())?;
         space.close_for_good();
-        catalog::remove_file(engine, &space).map_err(|e| engine.poison().set(e))
+        engine.remove_file(&space).map_err(|e| engine.poison().set(e))
     }
 
     /// The settings of tables that are made without their own: a plain table with pages of 16 KiB until
@@ -297,29 +327,6 @@ impl Store {
         row.inherits = true;
         row.follow(self.defaults()?.kind);
         let kind = row.options.kind;
-        self.write_rows([(name, Some(row))])?;
-        space.set_kind(kind);
-        Ok(())
-    }
-
-    /// Changes how the table's pages are written from now on; it no longer follows the store's defaults. Pages
-    /// on the device stay as they are until they are next flushed, or [`Store::optimize`] writes them: tables
-    /// may mix all algorithms.
-    ///
-    /// # Errors
-    /// [`Error::NoSuchTable`], [`Error::BadOption`].
-    pub fn alter_table(&self, name: &str, kind: TableKind) -> Result<()> {
-        let _call = self.inner.engine.poison().call();
-        let _one = self.inner.ddl.lock();
-        let (mut row, space) = self.existing(name)?;
-        let layout = row.options.layout();
-        row.options.kind = kind;
-        row.inherits = false;
-        row.options.check()?;
-        if row.options.layout() != layout {
-            let reason = "the blocks of a row-compressed table, or their lack, cannot be altered".into();
-            return Err(Error::BadOption { what: "kind", reason });
-        }
         self.write_rows([(name, Some(row))])?;
         space.set_kind(kind);
         Ok(())

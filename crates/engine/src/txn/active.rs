@@ -155,6 +155,11 @@ impl ActiveTxns {
         numbers.views.open(next, running, &self.oldest_view)
     }
 
+    /// A moment later than those of all views so far.
+    pub(crate) fn next_moment(&self) -> u64 {
+        self.running.lock().views.next_moment()
+    }
+
     /// Returns whether history may have become purgeable by that.
     pub(crate) fn close_view(&self, view: &View) -> bool {
         self.running.lock().views.close(view, &self.oldest_view)

@@ -103,8 +103,8 @@ impl Txn {
         table: &Table,
         records: impl IntoIterator<Item = (K, V)>,
     ) -> Result<u64> {
-        let space = self.space(table)?;
-        self.engine.poison.check()?;
+        let space = self.space_to_write(table)?;
+        let space = &*space;
         let before = self.savepoint()?.newest;
         let outcome = self.load(table, space, &mut records.into_iter());
         if let (Err(_), Some(log)) = (&outcome, self.undo)
@@ -175,6 +175,11 @@ impl Txn {
         let mut pages: SmallVec<[&mut WriteGuard; 5]> = undo_pages.pages().collect();
         pages.push(&mut leaf);
         mtr.commit(&self.engine.pager, &mut pages)?;
+        drop(pages);
+        drop((leaf, undo_pages));
+        for (key, _) in &records[..undo.len()] {
+            self.engine.repeat(space, key.as_ref());
+        }
         Ok(undo.len())
     }
 

@@ -58,7 +58,7 @@ impl Txn {
         let space = self.space(table)?;
         self.engine.flusher.throttle_memory()?;
         let reader = self.reader();
-        let leaf = Tree::new(&self.engine.pager, space).leaf_read(key)?;
+        let leaf = Tree::new(&self.engine.pager, &space).leaf_read(key)?;
         let node = Node::new(&leaf);
         let Ok(slot) = node.search(key) else {
             reader.check()?;
@@ -69,7 +69,7 @@ impl Txn {
             None => Ok(true),
             Some(long) => {
                 drop(leaf);
-                *value = long.read(&self.engine, space)?;
+                *value = long.read(&self.engine, &space)?;
                 Ok(true)
             }
         }

@@ -1,8 +1,8 @@
 //! The state that all transactions of a store share.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
-use super::{ActiveTxns, Purge};
+use super::{ActiveTxns, Purge, rebuild::Retired};
 use crate::{
     flush::Flusher,
     mtr::Pager,
@@ -24,6 +24,7 @@ pub(crate) struct TxnEngine {
     pub(super) undo: UndoFile,
     pub(super) txns: Arc<ActiveTxns>,
     pub(super) purge: Purge,
+    pub(super) retired: Retired,
     pub(super) options: StoreOptions,
     pub(super) poison: Arc<Poison>,
 }
@@ -48,6 +49,7 @@ impl TxnEngine {
             read_ahead,
             txns,
             purge: Purge::default(),
+            retired: Retired::default(),
             options,
             poison,
         }
@@ -67,6 +69,10 @@ impl TxnEngine {
 
     pub(crate) fn read_ahead(&self) -> &Arc<ReadAhead> {
         &self.read_ahead
+    }
+
+    pub(crate) fn lock_timeout(&self) -> Duration {
+        self.options.lock_timeout
     }
 
     pub(crate) fn flush_threads(&self) -> usize {

@@ -167,6 +167,7 @@ impl TxnEngine {
                 }
                 self.purge_kept(&logs)?;
             }
+            self.remove_retired()?;
             if !self.history_is_too_long() || !self.txns.revoke_oldest_view() {
                 return Ok(());
             }
@@ -208,8 +209,8 @@ impl TxnEngine {
 
     fn history_is_due(&self) -> bool {
         // A stopped store purges nothing any more.
-        (self.undo.slots().is_due(self.txns.oldest_view()) || self.history_is_too_long())
-            && self.poison.check().is_ok()
+        let is_due = self.undo.slots().is_due(self.txns.oldest_view()) || self.history_is_too_long();
+        (is_due || self.retired_is_due()) && self.poison.check().is_ok()
     }
 
     /// Purges what its thread left when it was stopped.

@@ -38,12 +38,14 @@ mod engine;
 mod history;
 mod long;
 mod read;
+mod rebuild;
 mod records;
 mod rollback;
 mod table;
 mod view;
 
 use std::{
+    borrow::Cow,
     ops::{Bound, ControlFlow},
     sync::{Arc, OnceLock},
 };
@@ -51,6 +53,7 @@ use std::{
 use active::LockedKey;
 pub(crate) use active::{ActiveTxns, Running};
 pub(crate) use batch::scan;
+use batch::{BATCH_RECORDS, Batch, Walk};
 pub use bounds::KeyRange;
 pub use conditional::{Insertion, Swap};
 pub use cursor::Cursor;
@@ -59,6 +62,7 @@ pub use history::HistoryStats;
 pub(crate) use history::Purge;
 pub(crate) use read::Reader;
 use read::VisibleValue;
+pub(crate) use rebuild::Copier;
 pub use records::{Record, Records};
 use rollback::holds;
 pub(crate) use rollback::{purge, roll_back};
@@ -112,6 +116,8 @@ pub struct Txn {
     fingers: SmallVec<[(TableId, Finger); 4]>,
     /// Tables that it has read or written, which cannot be dropped until its end.
     pins: Mutex<Vec<TablePin>>,
+    /// Those that it has written, or of which it has locked keys.
+    writes: SmallVec<[TablePin; 4]>,
     /// Times that it wrote, or undid a change: cursors read again when this has increased.
     changes: u64,
     finished: bool,
@@ -151,6 +157,7 @@ impl Txn {
             locked: Vec::new(),
             fingers: SmallVec::new(),
             pins: Mutex::default(),
+            writes: SmallVec::new(),
             changes: 0,
             finished: false,
             is_busy: false,
@@ -165,17 +172,66 @@ impl Txn {
         self.running.get_or_insert_with(|| self.engine.txns.start()).id
     }
 
-    fn space<'t>(&self, table: &'t Table) -> Result<&'t Arc<Space>> {
+    /// The file of the table that this transaction reads.
+    fn space<'t>(&self, table: &'t Table) -> Result<Cow<'t, Arc<Space>>> {
         if !Arc::ptr_eq(&self.engine, table.engine()) {
             return Err(Error::WrongStore);
         }
         self.engine.poison.check_open()?;
-        let space = table.space();
-        let mut pins = self.pins.lock();
-        if !pins.iter().any(|one| Arc::ptr_eq(one, space)) {
-            pins.push(space.pin()?);
+        // Before the file is chosen: a view that is taken later may have to read the one that replaces it.
+        let view = self.view();
+        loop {
+            let found = match table.space().as_of(view.map(View::moment)) {
+                Ok(found) => found,
+                // The files that a view needs are kept until it is revoked.
+                Err(gone) => return Err(view.map_or(Ok(()), View::check).err().unwrap_or(gone)),
+            };
+            let space = found.map_or(Cow::Borrowed(table.space()), Cow::Owned);
+            if space.newest().is_some_and(|newest| newest.is_closed()) {
+                return Err(Error::TableDropped { id: space.id() });
+            }
+            let mut pins = self.pins.lock();
+            if pins.iter().any(|one| Arc::ptr_eq(one, &space)) {
+                return Ok(space);
+            }
+            match space.pin() {
+                Ok(pin) => {
+                    pins.push(pin);
+                    drop(pins);
+                    return Ok(space);
+                }
+                // It was replaced and removed in between.
+                Err(_) if view.is_none() && space.after().is_some() => {}
+                Err(gone) => return Err(view.map_or(Ok(()), View::check).err().unwrap_or(gone)),
+            }
         }
-        Ok(space)
+    }
+
+    /// The file of the table that this transaction writes to. The caller holds no latch.
+    fn space_to_write<'t>(&mut self, table: &'t Table) -> Result<Cow<'t, Arc<Space>>> {
+        let mut until = None;
+        loop {
+            let space = self.space(table)?;
+            self.engine.poison.check()?;
+            if self.writes.iter().any(|one| Arc::ptr_eq(one, &space)) {
+                return Ok(space);
+            }
+            if let Some((after, moment)) = space.after() {
+                if self.view().is_none_or(|view| view.moment() > moment) {
+                    continue;
+                }
+                if !is_broken(Rule::OldViewsWriteNothing) {
+                    // What the copy holds may be newer than the view, and does not say so.
+                    return Err(Error::Conflict);
+                }
+                return Ok(Cow::Owned(after));
+            }
+            let until = *until.get_or_insert_with(|| deadline(self.engine.options.lock_timeout));
+            if let Some(pin) = space.pin_for_writing(until, &self.engine.poison)? {
+                self.writes.push(pin);
+                return Ok(space);
+            }
+        }
     }
 
     fn reader(&self) -> Reader<'_> {
@@ -208,14 +264,14 @@ impl Txn {
         let space = self.space(table)?;
         self.engine.flusher.throttle_memory()?;
         let reader = self.reader();
-        let leaf = Tree::new(&self.engine.pager, space).leaf_read(key)?;
+        let leaf = Tree::new(&self.engine.pager, &space).leaf_read(key)?;
         let node = Node::new(&leaf);
         match node.search(key) {
             Ok(slot) => {
                 let kept =
                     read::visible(&self.engine, reader, node.leaf_cell(slot))?.map(VisibleValue::detached);
                 drop(leaf);
-                kept.map(|kept| kept.read(&self.engine, space)).transpose()
+                kept.map(|kept| kept.read(&self.engine, &space)).transpose()
             }
             Err(_) => reader.check().map(|()| None),
         }
@@ -232,8 +288,8 @@ impl Txn {
     }
 
     fn lock_and_read(&mut self, table: &Table, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        let space = self.space(table)?;
-        self.engine.poison.check()?;
+        let space = self.space_to_write(table)?;
+        let space = &*space;
         check_key(space, key)?;
         let (leaf, found) = self.lock_leaf(space, key)?;
         let me = self.id();
@@ -292,11 +348,19 @@ impl Txn {
         lower: Bound<&[u8]>,
         upper: Bound<&[u8]>,
         direction: Direction,
-        each: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+        mut each: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     ) -> Result<()> {
-        let space = self.space(table)?;
-        self.engine.flusher.throttle_memory()?;
-        scan(&self.engine, space, self.reader(), (lower, upper), direction, each)
+        let mut walk = Walk::new((lower, upper), direction);
+        let mut batch = Batch::default();
+        while !walk.is_over() {
+            self.copy_next(table, &mut walk, BATCH_RECORDS, &mut batch)?;
+            for at in 0..batch.len() {
+                if each(batch.key(at), batch.value(at)).is_break() {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
     }
 
     /// A point to which [`Txn::rollback_to`] can go back.
@@ -407,7 +471,12 @@ impl Txn {
         {
             self.engine.wake_purge_if_due();
         }
+        // Its changes are repeated, and either visible or undone.
+        self.writes.clear();
         self.pins.get_mut().clear();
+        if self.engine.has_retired() {
+            self.engine.wake_purge_if_due();
+        }
         moment
     }
 
@@ -457,8 +526,8 @@ impl Txn {
     }
 
     fn write_any(&mut self, table: &Table, key: &[u8], write: Write<'_>) -> Result<bool> {
-        let space = self.space(table)?;
-        self.engine.poison.check()?;
+        let space = self.space_to_write(table)?;
+        let space = &*space;
         check_key(space, key)?;
         if let Write::Put(value) | Write::Insert(value) = write {
             check_value(value)?;
@@ -528,6 +597,7 @@ impl Txn {
             if self.change(space, leaf, slot, is_new, key, value.map(|value| (flags, value)))? {
                 Tree::new(&self.engine.pager, space).merge(key)?;
             }
+            self.engine.repeat(space, key);
             return Ok(existed);
         }
     }

@@ -212,7 +212,7 @@ impl Txn {
     /// [`Error::SnapshotTooOld`](crate::Error::SnapshotTooOld).
     pub fn count(&self, table: &Table, range: impl KeyRange) -> Result<u64> {
         let space = self.space(table)?;
-        Walk::new(range.key_bounds(), Direction::Forward).count(&self.engine, space, self.reader())
+        Walk::new(range.key_bounds(), Direction::Forward).count(&self.engine, &space, self.reader())
     }
 
     /// Copies the next records of a walk.
@@ -225,6 +225,6 @@ impl Txn {
     ) -> Result<()> {
         let space = self.space(table)?;
         self.engine.flusher.throttle_memory()?;
-        walk.fill(&self.engine, space, self.reader(), records_max, batch)
+        walk.fill(&self.engine, &space, self.reader(), records_max, batch)
     }
 }

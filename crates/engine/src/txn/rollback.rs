@@ -133,6 +133,9 @@ fn take_back(engine: &TxnEngine, log: UndoLog, ptr: UndoPtr, record: &UndoRecord
         if asks {
             tree.merge(&record.key)?;
         }
+        if !is_broken(Rule::RollbacksRepeated) {
+            engine.repeat(&space, &record.key);
+        }
         return Ok(());
     }
 }

@@ -29,7 +29,7 @@ impl Table {
         &self.space
     }
 
-    /// Its number.
+    /// Its number when this handle was made. A rebuild ([`crate::Store::alter_table_with`]) gives the table another one.
     pub fn id(&self) -> TableId {
         self.space.id()
     }
@@ -44,7 +44,8 @@ impl Table {
         self.engine.poison.check_open()?;
         let _call = self.engine.poison.call();
         // Like a transaction, so that the table is not dropped meanwhile.
-        let space = self.space.pin()?;
+        let newest = self.space.newest();
+        let space = newest.as_ref().unwrap_or(&self.space).pin()?;
         Tree::new(&self.engine.pager, &space).estimate()
     }
 }

@@ -33,6 +33,11 @@ impl View {
         txn.0 < self.oldest || (txn.0 < self.next && self.running.binary_search(&txn).is_err())
     }
 
+    /// When it was taken.
+    pub(crate) fn moment(&self) -> u64 {
+        self.moment
+    }
+
     /// The view sees all lesser numbers.
     pub(super) fn oldest(&self) -> u64 {
         self.oldest

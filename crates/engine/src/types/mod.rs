@@ -12,4 +12,4 @@ pub(crate) use ids::{Lsn, PageId, PageNo, TxnId, UndoPtr};
 pub use options::{
     Doublewrite, Durability, Isolation, StoreOptions, TableKind, TableOptions, TransactionOptions,
 };
-pub(crate) use options::{Layout, is_block_bytes};
+pub(crate) use options::{Layout, may_have_blocks};

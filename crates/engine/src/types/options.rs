@@ -4,6 +4,9 @@ use lacuna_page::{Algorithm, Codec, PAGE_BYTES_MAX, PAGE_BYTES_MIN};
 
 use crate::types::error::{Error, Result};
 
+/// Longest page that can be row-compressed.
+const ROW_PAGE_BYTES_MAX: usize = 16 << 10;
+
 /// When a commit returns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
@@ -212,7 +215,9 @@ pub enum TableKind {
     /// page compresses it again, and splits it when it does not fit. Kept as the baseline that page compression is
     /// measured against; it needs the cargo feature `zlib`.
     RowCompressed {
-        /// Length of a block in KiB: a half or a quarter of the page, at least 4. It cannot be altered.
+        /// Length of a block in KiB: 1, 2, 4, 8 or 16, and at most a page, whose length is at most 16 KiB, as in
+        /// InnoDB. With blocks as long as a page nothing is saved but in long values; there is space for a log of
+        /// changes.
         key_block_size: u32,
         /// zlib's level, 1 to 9; 0 is 6.
         level: i32,
@@ -274,7 +279,24 @@ impl TableOptions {
         if !algorithm.is_built_in() {
             return Err(Error::NotBuiltIn { what: "table options".into(), algorithm });
         }
-        self.check_stored()
+        self.check_stored()?;
+        match self.kind {
+            TableKind::RowCompressed { key_block_size, .. }
+                if !is_block_bytes(key_block_size as usize * 1024, self.page_bytes) =>
+            {
+                Err(self.no_such_block(key_block_size))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn no_such_block(&self, key_block_size: u32) -> Error {
+        let page = self.page_bytes / 1024;
+        let reason = format!(
+            "{key_block_size} KiB beside pages of {page} KiB: a block takes 1, 2, 4, 8 or 16 KiB, at most a page, \
+             and pages at most 16 KiB"
+        );
+        Error::BadOption { what: "key_block_size", reason }
     }
 
     /// Whether they are sound, in a program that has all algorithms.
@@ -292,10 +314,8 @@ impl TableOptions {
             return Err(Error::BadOption { what: "page_bytes", reason });
         }
         if let TableKind::RowCompressed { key_block_size, level } = self.kind {
-            if !is_block_bytes(key_block_size as usize * 1024, self.page_bytes) {
-                let reason =
-                    format!("{key_block_size} KiB is not a half or a quarter of the page, or less than 4");
-                return Err(Error::BadOption { what: "key_block_size", reason });
+            if !may_have_blocks(key_block_size as usize * 1024, self.page_bytes) {
+                return Err(self.no_such_block(key_block_size));
             }
             if !(0..=9).contains(&level) {
                 return Err(Error::BadOption { what: "level", reason: format!("{level} is not 0 to 9") });
@@ -353,13 +373,30 @@ impl Layout {
         Layout { page_bytes, block_bytes: None }
     }
 
+    /// Whether its blocks are of lengths that the first programs of version 1 do not know; they refuse a store with
+    /// such a table by a feature in the control file.
+    pub(crate) fn has_later_blocks(self) -> bool {
+        self.block_bytes.is_some_and(|bytes| {
+            bytes < PAGE_BYTES_MIN || bytes * 2 != self.page_bytes && bytes * 4 != self.page_bytes
+        })
+    }
+
     /// Bytes that a page takes in the file.
     pub(crate) fn slot_bytes(self) -> usize {
         self.block_bytes.unwrap_or(self.page_bytes)
     }
 }
 
-/// Whether a table with pages of `page_bytes` may have blocks of `bytes`.
+/// Whether a table with pages of `page_bytes` can be made with blocks of `bytes`: by InnoDB's rules.
 pub(crate) fn is_block_bytes(bytes: usize, page_bytes: usize) -> bool {
-    bytes >= PAGE_BYTES_MIN && (bytes * 2 == page_bytes || bytes * 4 == page_bytes)
+    bytes.is_power_of_two()
+        && (1 << 10..=page_bytes.min(ROW_PAGE_BYTES_MAX)).contains(&bytes)
+        && page_bytes <= ROW_PAGE_BYTES_MAX
+}
+
+/// Whether a table with pages of `page_bytes` that exists may have blocks of `bytes`: the first programs of version 1
+/// also made some of larger pages.
+pub(crate) fn may_have_blocks(bytes: usize, page_bytes: usize) -> bool {
+    let layout = Layout { page_bytes, block_bytes: Some(bytes) };
+    is_block_bytes(bytes, page_bytes) || !layout.has_later_blocks()
 }

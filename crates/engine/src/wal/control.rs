@@ -30,6 +30,11 @@ const VERSION: u32 = 1;
 /// Features that a reader of version 1 must know. A later program that writes something else adds a bit; a program that
 /// does not know the bit refuses the store by name.
 const FEATURES: u64 = 0b11_1111_1111;
+/// A feature that stores have once they need it: blocks of row-compressed tables that are neither a half nor a quarter
+/// of a page, or shorter than 4 KiB.
+pub(crate) const ANY_BLOCKS: u64 = 1 << 10;
+/// Those features.
+const OPTIONAL: u64 = ANY_BLOCKS;
 
 /// The first sector of a slot.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Clone, Copy, Debug)]
@@ -68,6 +73,8 @@ pub(crate) struct Root {
     pub(crate) checkpoint: Lsn,
     /// The salt that the log's groups carry.
     pub(crate) salt: Salt,
+    /// Features beyond those of every store.
+    pub(crate) features: u64,
 }
 
 /// The open control file.
@@ -146,7 +153,7 @@ fn write(file: &dyn File, sequence: u64, root: Root) -> Result<()> {
         magic: MAGIC.into(),
         version: VERSION.into(),
         checksum: 0.into(),
-        features: FEATURES.into(),
+        features: (FEATURES | root.features).into(),
         sequence: sequence.into(),
         epoch: root.epoch.into(),
         checkpoint: root.checkpoint.0.into(),
@@ -184,11 +191,12 @@ fn parse(sectors: &[u8], vfs: &str) -> Result<Option<(u64, Root)>> {
     if slot.version != VERSION {
         return bad(format!("format version {} is unknown to this program", slot.version));
     }
-    let unknown = slot.features.get() & !FEATURES;
+    let unknown = slot.features.get() & !(FEATURES | OPTIONAL);
     if unknown != 0 {
         return bad(format!("features {unknown:#x} are unknown to this program"));
     }
-    if slot.features != FEATURES {
+    let features = slot.features.get() & OPTIONAL;
+    if slot.features.get() & FEATURES != FEATURES {
         return bad("was written before version 1 was finished".into());
     }
     let (epoch, checkpoint) = (slot.epoch.get(), Lsn(slot.checkpoint.get()));
@@ -198,7 +206,7 @@ fn parse(sectors: &[u8], vfs: &str) -> Result<Option<(u64, Root)>> {
     {
         return bad("names a sequence, an epoch or a checkpoint that cannot be".into());
     }
-    Ok(parse_salt(behind).map(|salt| (slot.sequence.get(), Root { epoch, checkpoint, salt })))
+    Ok(parse_salt(behind).map(|salt| (slot.sequence.get(), Root { epoch, checkpoint, salt, features })))
 }
 
 /// The salt after a slot; `None` when it is torn.
@@ -264,7 +272,7 @@ mod tests {
 
     fn torn_slots(salt: Salt, torn: usize) {
         let vfs = MemVfs::new();
-        let root = |n| Root { epoch: n, checkpoint: Lsn(n * 512), salt };
+        let root = |n| Root { epoch: n, checkpoint: Lsn(n * 512), salt, features: n / 3 * ANY_BLOCKS };
         assert!(Control::open(&*vfs).expect("open").is_none());
         Control::create(&*vfs, root(1)).expect("create");
         let (control, found) = Control::open(&*vfs).expect("open").expect("there");

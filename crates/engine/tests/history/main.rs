@@ -114,6 +114,7 @@ fn case(rig: SharedRig, seed: u64, cuts: bool, tally: &mut Tally) {
         store.check().unwrap_or_else(|e| panic!("epoch {epoch}: {e}"));
         rig.check();
         let session = Arc::new(Session::new(rig.clone(), plan.clone(), store, epoch));
+        session.number_tables();
         let found = session.look();
         if let Some(mut history) = before.take() {
             demand_none(&boundary::check(&mut history, &found, plan.options.durability), &history);

@@ -180,11 +180,17 @@ fn table(rng: &mut SeededRng) -> TableOptions {
         0 => TableOptions::default().page_bytes(page_bytes),
         1 => TableOptions::compressed(algorithm(rng)).page_bytes(page_bytes),
         _ => {
-            let page_bytes = page_bytes.max(8192);
-            let block_bytes = (page_bytes >> (1 + rng.below(2))).max(4096);
-            TableOptions::row_compressed((block_bytes >> 10) as u32).page_bytes(page_bytes)
+            let page_bytes = page_bytes.min(16 << 10);
+            TableOptions { kind: row_kind(page_bytes, rng), page_bytes, ..TableOptions::default() }
         }
     }
+}
+
+/// Blocks of any length that pages allow, and that take the keys.
+fn row_kind(page_bytes: usize, rng: &mut SeededRng) -> TableKind {
+    let page = (page_bytes >> 10) as u32;
+    let key_block_size = page >> rng.below(u64::from(page.ilog2()));
+    TableKind::RowCompressed { key_block_size, level: rng.below(10) as i32 }
 }
 
 fn algorithm(rng: &mut SeededRng) -> Algorithm {
@@ -398,11 +404,10 @@ fn chore(rng: &mut SeededRng, has_ddl: bool, tables: &[TableOptions; 2]) -> Chor
         45..55 if has_ddl => Chore::Drop,
         55..59 if has_ddl => Chore::Optimize { table: which },
         59..66 if has_ddl => {
-            let kind = match tables[which].kind {
-                TableKind::RowCompressed { key_block_size, .. } => {
-                    TableKind::RowCompressed { key_block_size, level: rng.below(10) as i32 }
-                }
-                _ if rng.chance(30) => TableKind::Plain,
+            let page_bytes = tables[which].page_bytes;
+            let kind = match rng.below(3) {
+                0 if page_bytes <= 16 << 10 => row_kind(page_bytes, rng),
+                1 => TableKind::Plain,
                 _ => TableKind::PageCompressed { algorithm: algorithm(rng), level: 0 },
             };
             Chore::Alter { table: which, kind }

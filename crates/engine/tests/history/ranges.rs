@@ -62,7 +62,10 @@ impl Open<'_> {
         let began = self.session.now();
         match self.txn.count(table, value::key_bytes(lower)..=value::key_bytes(upper)) {
             Ok(records) => {
-                self.note(began, What::Count(Count { table: table.id().0, lower, upper, records }));
+                self.note(
+                    began,
+                    What::Count(Count { table: super::session::number(table), lower, upper, records }),
+                );
                 Next::Step
             }
             Err(e) => self.fail(began, e),
@@ -96,7 +99,7 @@ impl Open<'_> {
             Ok(taken) => taken,
             Err(e) => return self.fail(began, e),
         };
-        let id = table.id().0;
+        let id = super::session::number(table);
         let scan = |records: Vec<Record>, is_backward, is_broken_off| {
             let found = numbered(id, records);
             What::Scan(Scan { table: id, lower, upper, is_backward, found, is_broken_off })
@@ -199,7 +202,7 @@ impl Open<'_> {
             Err(e) => return self.fail(now, e),
         };
         let (lower, upper) = walker.at.ahead(is_backward);
-        let table = walker.table.id().0;
+        let table = super::session::number(&walker.table);
         let found = numbered(table, found.into_iter().collect());
         walker.at = match (found.first(), walker.at) {
             (Some((number, _)), _) => At::On(*number),

@@ -1,6 +1,7 @@
 //! One opening of the store, and the state that its threads share.
 
 use std::{
+    cell::RefCell,
     collections::{BTreeMap, BTreeSet},
     ops::{Bound, ControlFlow},
     sync::{
@@ -109,7 +110,7 @@ impl Session {
                     let mut found = BTreeMap::new();
                     let each = |bytes: &[u8], value: &[u8]| {
                         let number = value::key_number(bytes).expect("a key of ours");
-                        let key = Key { table: table.id().0, number };
+                        let key = super::worker::key_of(table, number);
                         match value::decode(key, value) {
                             Seen::Version(write, list) => drop(found.insert(key, (write, list))),
                             other => panic!("{key:?} is {other:?}"),
@@ -126,15 +127,35 @@ impl Session {
             state
         });
         assert!(by_snapshot == committed, "isolations differ while nobody writes");
-        let tables = tables.iter().map(|table| table.id().0).collect();
-        Found { state: by_snapshot, tables, marks: self.marks.id().0 }
+        let tables = tables.iter().map(|table| number(table)).collect();
+        Found { state: by_snapshot, tables, marks: number(&self.marks) }
+    }
+}
+
+thread_local! {
+    /// What this thread calls the tables of the session, by the numbers of their handles.
+    static NUMBERS: RefCell<BTreeMap<u32, u32>> = RefCell::default();
+}
+
+/// The number of a table, which stays the same when the table is rebuilt and opened again; those of the engine are 16
+/// and more.
+pub(crate) fn number(table: &Table) -> u32 {
+    let id = table.id().0;
+    NUMBERS.with_borrow(|numbers| numbers.get(&id).copied().unwrap_or(id))
+}
+
+impl Session {
+    /// To be called first in each thread that uses the session.
+    pub(crate) fn number_tables(&self) {
+        let tables = self.tables.iter().chain([&self.marks]);
+        NUMBERS.set(tables.zip(1..).map(|(table, number)| (table.id().0, number)).collect());
     }
 }
 
 fn first(table: &Table) -> Key {
-    Key { table: table.id().0, number: 0 }
+    Key { table: number(table), number: 0 }
 }
 
 fn last(table: &Table) -> Key {
-    Key { table: table.id().0, number: u32::MAX }
+    Key { table: number(table), number: u32::MAX }
 }

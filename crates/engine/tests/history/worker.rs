@@ -111,7 +111,7 @@ impl Worker {
 }
 
 pub(crate) fn key_of(table: &Table, number: u32) -> Key {
-    Key { table: table.id().0, number }
+    Key { table: super::session::number(table), number }
 }
 
 pub(crate) fn seen(key: Key, value: Option<Vec<u8>>) -> Seen {
@@ -378,7 +378,7 @@ impl Open<'_> {
         is_backward: bool,
         records_max: usize,
     ) -> Next {
-        let id = table.id().0;
+        let id = super::session::number(table);
         let mut scan = Scan { table: id, lower, upper, is_backward, found: Vec::new(), is_broken_off: false };
         let mut values = Vec::new();
         let bounds = [lower, upper].map(value::key_bytes);
