@@ -11,8 +11,8 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use lacuna_device::Vfs;
-use lacuna_engine::{Doublewrite, StoreOptions, TableKind, TableOptions};
+use lacuna_device::{Vfs, create_log_device, open_log_device};
+use lacuna_engine::{Doublewrite, LogDeviceVfs, StoreOptions, TableKind, TableOptions};
 use lacuna_ftl::Footprint;
 use lacuna_nvmfs::{OpenedVfs, VfsOptions};
 use lacuna_page::Algorithm;
@@ -23,6 +23,9 @@ use crate::{
     size::Size,
     trace::{TracedVfs, must_be_new, with_suffix},
 };
+
+/// Size of a log device that is made.
+const WAL_DEVICE_BYTES: u64 = 1 << 30;
 
 /// Place and tables.
 #[derive(Args)]
@@ -57,6 +60,10 @@ pub(crate) struct EngineOptions {
     /// Threads that compress and write pages; by default one for each processor
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     flush_threads: Option<u32>,
+    /// Put the engine's log on a device of its own, which is written over: persistent memory, a file in /dev/shm for
+    /// trials, or a block device; a file of 1 GiB is made where there is none
+    #[arg(long, value_name = "PATH")]
+    wal_device: Option<PathBuf>,
     /// Memory for pages
     #[arg(long, default_value = "256M")]
     pool: Size,
@@ -143,7 +150,8 @@ impl EngineOptions {
             let opened = target.open(self, self.trace_of(*kind).as_deref())?;
             let vfs = opened.vfs();
             let names_before: HashSet<String> = vfs.list()?.into_iter().collect();
-            runs.push(run(&target, self.tables(*kind, Arc::clone(&vfs)), log)?);
+            let place = self.with_new_wal_device(Arc::clone(&vfs))?;
+            runs.push(run(&target, self.tables(*kind, place), log)?);
             if number + 1 < self.tables.len() {
                 target.clear(&*vfs, &names_before)?;
             }
@@ -173,6 +181,27 @@ impl EngineOptions {
     /// Opens existing storage, to verify its tables.
     pub(crate) fn open(&self, store: &Path) -> Result<OpenedVfs> {
         open_vfs(store, &self.vfs_options()).map_err(Into::into)
+    }
+
+    /// The files of an empty store, those of the log on their device if there is one.
+    fn with_new_wal_device(&self, vfs: Arc<dyn Vfs>) -> Result<Arc<dyn Vfs>> {
+        let Some(path) = &self.wal_device else { return Ok(vfs) };
+        let device = match path.exists() {
+            true => open_log_device(path, false)?,
+            false => create_log_device(path, WAL_DEVICE_BYTES)?,
+        };
+        if device.is_volatile() {
+            eprintln!("{}: memory, which is gone with the power: for trials", path.display());
+        }
+        Ok(LogDeviceVfs::format(vfs, device, true)?)
+    }
+
+    /// The files of a store that was made with these options.
+    pub(crate) fn with_wal_device(&self, vfs: Arc<dyn Vfs>) -> Result<Arc<dyn Vfs>> {
+        Ok(match &self.wal_device {
+            Some(path) => LogDeviceVfs::open(vfs, open_log_device(path, false)?)?,
+            None => vfs,
+        })
     }
 
     fn vfs_options(&self) -> VfsOptions {
@@ -209,6 +238,7 @@ impl EngineOptions {
             "map_memory_bytes": self.map_memory.map(|size| size.0),
             "footprint": self.footprint.to_string(),
             "log_bytes": options.log_bytes,
+            "wal_device": self.wal_device.as_ref().map(|path| path.display().to_string()),
             "flush_threads": options.flush_threads,
             "durability": "sync",
             "trace": self.trace.as_ref().map(|path| path.display().to_string()),

@@ -75,7 +75,8 @@ fn run_one(config: &Config, target: &Target, tables: Tables, acks: Option<&AckLo
 
 fn verify(arguments: &Arguments, store: &Path, log: Option<&Path>) -> Result<()> {
     let opened = arguments.engine.open(store)?;
-    let database = Database::open(opened.vfs(), arguments.engine.store_options())?;
+    let place = arguments.engine.with_wal_device(opened.vfs())?;
+    let database = Database::open(place, arguments.engine.store_options())?;
     let verified = match log {
         Some(log) => tpcc::verify_acks(&database, log),
         None => tpcc::verify(&database),

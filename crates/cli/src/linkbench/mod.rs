@@ -53,7 +53,8 @@ fn run_one(config: &Config, target: &Target, tables: Tables, acks: Option<&AckLo
 
 fn verify(arguments: &Arguments, log: &Path, store: &Path) -> Result<()> {
     let opened = arguments.engine.open(store)?;
-    let db = EngineDb::open(opened.vfs(), arguments.engine.store_options())?;
+    let place = arguments.engine.with_wal_device(opened.vfs())?;
+    let db = EngineDb::open(place, arguments.engine.store_options())?;
     let verified = verify_acks(&db, log).with_context(|| store.display().to_string())?;
     db.close()?;
     opened.close()?;
