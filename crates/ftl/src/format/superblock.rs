@@ -21,6 +21,9 @@ const FEATURES: u64 = 3;
 /// Feature bit: the superblock has copies beside its slots, and records are padded to the blocks of the device that the
 /// store is on, which may be another one each time, and whose blocks may be any up to `block_bytes`.
 const FEATURE_COPIES: u64 = 4;
+/// Feature bit: the store has a log device, without which the superblock and what it leads to may lack acknowledged
+/// batches.
+const FEATURE_LOG_DEVICE: u64 = 8;
 /// Start of the two superblock slots on the device, in bytes.
 pub(crate) const SUPERBLOCK_SLOTS: [u64; 2] = [0, 32 << 10];
 /// Smallest and largest segment size.
@@ -60,7 +63,9 @@ pub(crate) struct SuperblockRaw {
     pub(super) root_offset: U32,
     pub(super) root_bytes: U32,
     pub(super) copy_segment: U32,
-    pub(super) reserved: [u8; 152],
+    pub(super) log_id: [u8; 16],
+    pub(super) log_bytes: U64,
+    pub(super) reserved: [u8; 128],
 }
 const _: () = assert!(size_of::<SuperblockRaw>() == 256);
 pub(super) const SUPERBLOCK_CRC_AT: usize = 12;
@@ -83,6 +88,17 @@ pub(crate) struct Superblock {
     pub(crate) root: Option<RootRef>,
     /// The segment in the middle that holds a copy of the superblock and nothing else; none in a store without copies.
     pub(crate) copy_segment: Option<SegNo>,
+    /// The log device.
+    pub(crate) log: Option<LogRef>,
+}
+
+/// The log device of a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LogRef {
+    /// Random, and another one for each log device that the store ever had.
+    pub(crate) id: [u8; 16],
+    /// Its size, for messages.
+    pub(crate) capacity_bytes: u64,
 }
 
 /// Where a checkpoint's root record lies.
@@ -120,7 +136,7 @@ impl SuperblockRaw {
         if !is_sealed {
             return SlotContent::Invalid("superblock checksum does not match");
         }
-        let unknown = self.features.get() & !(FEATURES | FEATURE_COPIES);
+        let unknown = self.features.get() & !(FEATURES | FEATURE_COPIES | FEATURE_LOG_DEVICE);
         if unknown != 0 {
             return SlotContent::UnknownFeatures(unknown);
         }
@@ -169,6 +185,11 @@ impl SuperblockRaw {
         {
             return Err("its copy lies outside the store");
         }
+        let has_log = self.features.get() & FEATURE_LOG_DEVICE != 0;
+        let log = LogRef { id: self.log_id, capacity_bytes: self.log_bytes.get() };
+        if has_log != (log.id != [0; 16]) || has_log != (log.capacity_bytes != 0) {
+            return Err("its log device has no name");
+        }
         Ok(Superblock {
             uuid: self.uuid,
             capacity_bytes: self.capacity_bytes.get(),
@@ -179,6 +200,7 @@ impl SuperblockRaw {
             flushed_seq: Seq(self.flushed_seq.get()),
             root: (root.segment.0 != 0).then_some(root),
             copy_segment: has_copies.then_some(copy),
+            log: has_log.then_some(log),
         })
     }
 }
@@ -224,11 +246,13 @@ impl Superblock {
 
     pub(crate) fn to_raw(&self) -> SuperblockRaw {
         let root = self.root.unwrap_or(RootRef { segment: SegNo(0), generation: 0, offset: 0, bytes: 0 });
+        let copies = self.copy_segment.map_or(0, |_| FEATURE_COPIES);
+        let log = self.log.map_or(0, |_| FEATURE_LOG_DEVICE);
         let mut raw = SuperblockRaw {
             magic: SUPERBLOCK_MAGIC,
             version: VERSION.into(),
             crc: 0.into(),
-            features: (FEATURES | self.copy_segment.map_or(0, |_| FEATURE_COPIES)).into(),
+            features: (FEATURES | copies | log).into(),
             uuid: self.uuid,
             capacity_bytes: self.capacity_bytes.into(),
             segment_bytes: self.segment_bytes.into(),
@@ -241,7 +265,9 @@ impl Superblock {
             root_offset: root.offset.into(),
             root_bytes: root.bytes.into(),
             copy_segment: self.copy_segment.map_or(0, |segment| segment.0).into(),
-            reserved: [0; 152],
+            log_id: self.log.map_or([0; 16], |log| log.id),
+            log_bytes: self.log.map_or(0, |log| log.capacity_bytes).into(),
+            reserved: [0; 128],
         };
         raw.crc = seal(0, raw.as_bytes(), SUPERBLOCK_CRC_AT).into();
         raw

@@ -1,5 +1,7 @@
 //! The structures on a device except the map: superblocks, segments with their records and summaries.
 
+pub(crate) mod overlay;
+pub(crate) mod ring;
 pub(crate) mod scan;
 pub(crate) mod starts;
 pub(crate) mod summaries;
