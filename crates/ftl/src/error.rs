@@ -51,6 +51,14 @@ pub enum Error {
         /// What does not fit.
         reason: String,
     },
+    /// A log device that the store has is missing, or one was given that is not the store's.
+    #[error("{device}: log device: {reason}")]
+    LogDevice {
+        /// The store, or the log device.
+        device: String,
+        /// What is wrong.
+        reason: String,
+    },
     /// Bytes on the device are not what was written there.
     #[error("{what} at byte {at}: corrupt: {reason}")]
     Corrupt {
@@ -168,6 +176,7 @@ impl From<Error> for device::Error {
             | Error::NotEmpty { .. }
             | Error::Version { .. }
             | Error::Features { .. }
+            | Error::LogDevice { .. }
             | Error::Geometry { .. } => device::Error::Unsupported { what, operation: "open" },
         }
     }

@@ -1,16 +1,20 @@
 //! Entry points for fuzz/: raw bytes, and the same under a valid seal. Not a stable interface.
 
+use std::sync::Arc;
+
 use lacuna_crc::crc32c;
+use lacuna_device::{LogDevice, MappedMemory};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use crate::{
-    addr::SegNo,
+    addr::{SegNo, Seq},
     format::{
-        Life, Live, MAP_INDEX_BYTES, MapIndexRaw, RECORD_HEADER_BYTES, RecordHeader, RecordHeaderRaw, Root,
-        SEGMENT_LIVE_BYTES, SUMMARY_BYTES, Salt, SegmentHeaderRaw, SegmentLiveRaw, SlotContent, SummaryRaw,
-        SuperblockRaw, pack, seal,
+        Life, Live, LogHeader, LogHeaderRaw, LogRef, MAP_INDEX_BYTES, MapIndexRaw, RECORD_HEADER_BYTES,
+        RING_START, RecordHeader, RecordHeaderRaw, Root, SEGMENT_LIVE_BYTES, SUMMARY_BYTES, Salt,
+        SegmentHeaderRaw, SegmentLiveRaw, SlotContent, SummaryRaw, SuperblockRaw, pack, seal,
     },
     map::Leaf,
+    media::ring,
 };
 
 const UUID: [u8; 16] = [0; 16];
@@ -128,6 +132,49 @@ pub fn checkpoint(bytes: &[u8]) {
         if let Ok((live, is_out_of_use)) = raw.verify(SEGMENT_BYTES) {
             assert_eq!(live.to_raw(is_out_of_use).as_bytes(), bytes);
         }
+    }
+}
+
+/// A log device: its header, and a ring of frames, of which each at the start of a unit has a valid checksum.
+pub fn log_device(bytes: &[u8]) {
+    const BYTES: usize = 128 << 10;
+    const UNIT: usize = 64;
+    let Ok((raw, ring_bytes)) = LogHeaderRaw::read_from_prefix(bytes) else { return };
+    let _ = raw.verify();
+    if let Ok(header) = sealed(&raw, 0, 12).verify() {
+        assert_eq!(header.to_raw().verify(), Ok(header));
+    }
+    let header = LogHeader {
+        uuid: UUID,
+        log_id: [1; 16],
+        sequence: 2,
+        epoch: 1,
+        frame_next: 0,
+        position: 0,
+        settled_seq: Seq(3),
+        capacity_bytes: BYTES as u64,
+        unit_bytes: UNIT as u32,
+    };
+    let mut ring = ring_bytes[..ring_bytes.len().min(BYTES - RING_START as usize)].to_vec();
+    for number in (0..ring.len() / UNIT).rev() {
+        let at = number * UNIT;
+        let len = u32::from_le_bytes(ring[at + 56..at + 60].try_into().expect("four bytes")) as usize;
+        let end = at.saturating_add(UNIT).saturating_add(len);
+        ring[at..at + 4].copy_from_slice(b"LLOG");
+        if end <= ring.len() {
+            let crc = seal(header.salt(), &ring[at..end], 4);
+            ring[at + 4..at + 8].copy_from_slice(&crc.to_le_bytes());
+        }
+    }
+    let device = MappedMemory::anonymous(BYTES).expect("memory");
+    device.write_at(0, header.to_raw().as_bytes()).expect("fits");
+    device.write_at(RING_START, &ring).expect("fits");
+    let log = LogRef { id: [1; 16], capacity_bytes: BYTES as u64 };
+    let (ring, found) = ring::load(Arc::new(device), UUID, log).expect("its header is valid");
+    assert_eq!(found, header);
+    if let Ok((logged, _)) = ring.read(&found, SEGMENTS.into(), SEGMENT_BYTES) {
+        let fits = |run: &ring::Run| run.segment.0 < SEGMENTS && run.start + run.bytes.len() <= SEGMENT_BYTES;
+        assert!(logged.runs.iter().all(fits));
     }
 }
 

@@ -132,6 +132,19 @@
 //!    whichever batches the power cut lost. A relocation that the power cut lost does no harm: the old place is intact,
 //!    by 8. One below the flush mark that is missing is corruption. (`recovery::replay`)
 //!
+//! With a *log device* ([`LogDeviceUse`]) a flush makes durable there what is not on the device yet, and the nine facts
+//! hold for the device alone, with "flushed" read as settled: written to the device and synced. All marks, deaths and
+//! roots rely on what is settled, so the device without its log device is a store after a power cut, whose last flushes
+//! were not called. Three more make the two of them a store in which those were called:
+//!
+//! 10. **What is acknowledged is on one of them.** Each byte appended for a batch is listed until it is settled or in
+//!     the ring, and a flush that is logged takes all that is listed. (`log::logging`)
+//! 11. **Bringing it over is harmless.** Recovery writes the same bytes to the same places, before it reads anything
+//!     else. A segment is reused only after the mark on the log device has moved past all that the ring holds of it; and
+//!     with the root of the new epoch all of the ring is void. (`recovery::log_device`)
+//! 12. **The log device belongs to one state of one store.** Identity, epoch and last batch on both say so; a store that
+//!     went on without its log device says so durably first. (`media::ring`, `recovery::log_device`)
+//!
 //! A second power cut, during recovery, meets the same bytes: recovery first makes durable what it has read and what
 //! may never have been synced (`recovery::resync`), and writes its checkpoint only where neither its map nor its replay
 //! lead. Once that checkpoint is in force, it meets an empty log, by 6.
@@ -151,7 +164,7 @@
 //!  error, options                what callers see
 //!  format                        every byte on the device
 //!  space                         sizes and limits: pure arithmetic
-//!  media                         the device, and what lies there: superblocks, records, summaries
+//!  media                         the device, and what lies there: superblocks, records, summaries; the log device's ring
 //!  map                           which sectors are stored where; no I/O
 //!  log                           segments, append points, tails, writes in flight, flushes, the reserve
 //!  paging                        leaves of the map into memory and out of it
@@ -208,8 +221,8 @@ pub use lacuna_crypt::{
 };
 pub use media::KeyChange;
 pub use options::{
-    CheckDepth, Effect, Finding, Footprint, FormatOptions, Key, NewKey, Op, Options, Progress, Report, Spare,
-    Stats, Stream, StreamStats, Work,
+    CheckDepth, Effect, Finding, Footprint, FormatOptions, Key, LogDeviceUse, NewKey, Op, Options, Progress,
+    Report, Spare, Stats, Stream, StreamStats, Work,
 };
 pub use paging::ResidentLeaves;
 pub use read::{Lost, Mapped, Remains};

@@ -72,6 +72,20 @@ lacuna_mutants::breakable_rules! {
     GrowthLeavesCollection = "growth-leaves-collection",
     /// When unflushed changes are why segments are short, a flush is planned.
     FlushPlanned = "flush-planned",
+    /// What goes to the log device is written back from the cache.
+    LogWrittenBack = "log-written-back",
+    /// A fence waits for that.
+    LogFenced = "log-fenced",
+    /// The mark on the log device moves past frames before a segment is reused that they name.
+    LogMarkDurable = "log-mark-durable",
+    /// Frames of an older epoch are void.
+    LogEpochCounts = "log-epoch-counts",
+    /// What the log device says was acknowledged must be there.
+    LogAcknowledgedCounts = "log-acknowledged-counts",
+    /// What recovery brings from the log device to the flash is synced.
+    LogAppliedSynced = "log-applied-synced",
+    /// A flush settles if bytes were dropped from the list of those to be logged.
+    LogListDropped = "log-list-dropped",
     /// A panic in the middle of a change stops the store.
     PanicsStop = "panics-stop",
 }

@@ -1,9 +1,9 @@
 //! What callers choose when they make, open, drive and inspect a store.
 
-use std::{fmt, str::FromStr};
+use std::{fmt, str::FromStr, sync::Arc};
 
 use lacuna_crypt::{Secret, SlotOptions};
-use lacuna_device::DeviceStats;
+use lacuna_device::{DeviceStats, LogDevice};
 
 use crate::addr::Lba;
 
@@ -104,6 +104,26 @@ pub struct FormatOptions {
     pub uuid: Option<[u8; 16]>,
     /// Encrypt data with a new random key, which this key opens. By default data is not encrypted.
     pub key: Option<NewKey>,
+    /// The store has this log device, which must hold nothing unless `force` is set.
+    pub log_device: Option<Arc<dyn LogDevice>>,
+}
+
+/// The log device of a store that is opened.
+///
+/// What a flush makes durable goes there, and reaches the device of the store later in large pieces. A store that has
+/// one can only be opened with it, because batches may be durable there alone.
+#[derive(Clone, Debug, Default)]
+pub enum LogDeviceUse {
+    /// None: a store that has one is refused.
+    #[default]
+    None,
+    /// This one, which must be the store's.
+    Device(Arc<dyn LogDevice>),
+    /// None, although the store may have had one: it opens as it was at some moment before, all batches of which are
+    /// there, and has none from then on.
+    Without,
+    /// This one, which must hold nothing, whatever the store had before.
+    New(Arc<dyn LogDevice>),
 }
 
 /// How much of its device a store uses, while that is enough. It does not change how much the store may hold.
@@ -194,6 +214,8 @@ pub struct Options {
     pub summary_memory: u64,
     /// The key, if the store is encrypted.
     pub key: Key,
+    /// The store's log device.
+    pub log_device: LogDeviceUse,
 }
 
 impl Default for Options {
@@ -207,6 +229,7 @@ impl Default for Options {
             map_memory: None,
             summary_memory: 8 << 20,
             key: Key::None,
+            log_device: LogDeviceUse::None,
         }
     }
 }
@@ -359,6 +382,16 @@ pub struct Stats {
     pub replayed_batches: u64,
     /// Chunks that garbage collection found damaged or could not read; their segments are kept out of use.
     pub corrupt_chunks: u64,
+    /// Size of the ring on the log device in bytes; 0 without one.
+    pub log_device_bytes: u64,
+    /// Bytes of it that are not settled: that are not known to be on the device.
+    pub log_device_used_bytes: u64,
+    /// Bytes of the log written to it.
+    pub log_device_written_bytes: u64,
+    /// Flushes that ended there.
+    pub log_device_flushes: u64,
+    /// Whether the log device is ordinary memory, whose content is gone with the power.
+    pub log_device_is_volatile: bool,
     /// The device's own counters, since it was opened.
     pub device: DeviceStats,
     /// The engine that performs the device's requests; see [`lacuna_device::BlockDevice::io_engine`].

@@ -19,6 +19,10 @@ mod in_place;
 mod interleavings;
 #[path = "large_replay.rs"]
 mod large_replay;
+#[path = "log_crash.rs"]
+mod log_crash;
+#[path = "log_device.rs"]
+mod log_device;
 #[path = "never_stuck.rs"]
 mod never_stuck;
 #[path = "panics.rs"]
@@ -76,6 +80,13 @@ const RULES: &[(&str, &str)] = &[
     ("writers-pay", "policies::writers_pay_before_all_is_taken"),
     ("classes-wait", "policies::what_is_overwritten_often_lies_apart_also_where_segments_are_short"),
     ("growth-wipes", "grow::what_an_older_copy_left_behind_the_end_does_not_count"),
+    ("log-written-back", "log_crash::some_cuts"),
+    ("log-fenced", "log_crash::some_cuts"),
+    ("log-mark-durable", "log_crash::some_cuts"),
+    ("log-epoch-counts", "log_crash::some_cuts"),
+    ("log-applied-synced", "log_crash::recovery_does_not_lean_on_frames_that_are_not_durable"),
+    ("log-list-dropped", "log_device::a_flush_of_more_than_is_worth_logging_goes_to_the_flash"),
+    ("log-acknowledged-counts", "log_device::an_older_copy_of_the_flash_is_noticed"),
     ("old-end-wiped", "superblocks::no_copy_stays_where_a_store_ended"),
 ];
 

@@ -21,7 +21,7 @@
 mod block;
 mod mapped;
 
-use std::{path::Path, sync::Arc};
+use std::{fmt, path::Path, sync::Arc};
 
 pub use block::BlockLog;
 pub use mapped::MappedMemory;
@@ -77,6 +77,12 @@ pub trait LogDevice: Send + Sync {
         self.write_at(offset, data)?;
         self.write_back(offset, data.len() as u64)?;
         self.fence()
+    }
+}
+
+impl fmt::Debug for dyn LogDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LogDevice").field("name", &self.name()).finish_non_exhaustive()
     }
 }
 

@@ -5,6 +5,7 @@
 //! same name without `Raw`, which may be used.
 
 mod entries;
+mod log_device;
 mod map;
 mod record;
 mod root;
@@ -17,6 +18,7 @@ mod tests;
 mod varint;
 
 pub(crate) use entries::*;
+pub(crate) use log_device::*;
 pub(crate) use map::*;
 pub(crate) use record::*;
 pub(crate) use root::*;

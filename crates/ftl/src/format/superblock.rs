@@ -21,7 +21,10 @@ const FEATURES: u64 = 3;
 /// Feature bit: the superblock has copies beside its slots, and records are padded to the blocks of the device that the
 /// store is on, which may be another one each time, and whose blocks may be any up to `block_bytes`.
 const FEATURE_COPIES: u64 = 4;
-/// Feature bit: data is encrypted, and there is a key block behind each superblock. Bit 3 is not used.
+/// Feature bit: the store has a log device, without which the superblock and what it leads to may lack acknowledged
+/// batches.
+const FEATURE_LOG_DEVICE: u64 = 8;
+/// Feature bit: data is encrypted, and there is a key block behind each superblock.
 const FEATURE_ENCRYPTED: u64 = 16;
 /// Offset of a key block behind the start of its superblock.
 pub(crate) const KEYS_OFFSET: u64 = 16 << 10;
@@ -69,7 +72,9 @@ pub(crate) struct SuperblockRaw {
     pub(super) root_offset: U32,
     pub(super) root_bytes: U32,
     pub(super) copy_segment: U32,
-    pub(super) reserved: [u8; 152],
+    pub(super) log_id: [u8; 16],
+    pub(super) log_bytes: U64,
+    pub(super) reserved: [u8; 128],
 }
 const _: () = assert!(size_of::<SuperblockRaw>() == 256);
 pub(super) const SUPERBLOCK_CRC_AT: usize = 12;
@@ -94,6 +99,17 @@ pub(crate) struct Superblock {
     pub(crate) copy_segment: Option<SegNo>,
     /// Whether data is encrypted; then there are key blocks (`media::keys`).
     pub(crate) is_encrypted: bool,
+    /// The log device.
+    pub(crate) log: Option<LogRef>,
+}
+
+/// The log device of a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LogRef {
+    /// Random, and another one for each log device that the store ever had.
+    pub(crate) id: [u8; 16],
+    /// Its size, for messages.
+    pub(crate) capacity_bytes: u64,
 }
 
 /// Where a checkpoint's root record lies.
@@ -131,7 +147,8 @@ impl SuperblockRaw {
         if !is_sealed {
             return SlotContent::Invalid("superblock checksum does not match");
         }
-        let unknown = self.features.get() & !(FEATURES | FEATURE_COPIES | FEATURE_ENCRYPTED);
+        const KNOWN: u64 = FEATURES | FEATURE_COPIES | FEATURE_LOG_DEVICE | FEATURE_ENCRYPTED;
+        let unknown = self.features.get() & !KNOWN;
         if unknown != 0 {
             return SlotContent::UnknownFeatures(unknown);
         }
@@ -180,6 +197,11 @@ impl SuperblockRaw {
         {
             return Err("its copy lies outside the store");
         }
+        let has_log = self.features.get() & FEATURE_LOG_DEVICE != 0;
+        let log = LogRef { id: self.log_id, capacity_bytes: self.log_bytes.get() };
+        if has_log != (log.id != [0; 16]) || has_log != (log.capacity_bytes != 0) {
+            return Err("its log device has no name");
+        }
         Ok(Superblock {
             uuid: self.uuid,
             capacity_bytes: self.capacity_bytes.get(),
@@ -191,6 +213,7 @@ impl SuperblockRaw {
             root: (root.segment.0 != 0).then_some(root),
             copy_segment: has_copies.then_some(copy),
             is_encrypted: self.features.get() & FEATURE_ENCRYPTED != 0,
+            log: has_log.then_some(log),
         })
     }
 }
@@ -236,7 +259,8 @@ impl Superblock {
 
     fn features(&self) -> u64 {
         let copies = self.copy_segment.map_or(0, |_| FEATURE_COPIES);
-        FEATURES | copies | if self.is_encrypted { FEATURE_ENCRYPTED } else { 0 }
+        let log = self.log.map_or(0, |_| FEATURE_LOG_DEVICE);
+        FEATURES | copies | log | if self.is_encrypted { FEATURE_ENCRYPTED } else { 0 }
     }
 
     pub(crate) fn to_raw(&self) -> SuperblockRaw {
@@ -258,7 +282,9 @@ impl Superblock {
             root_offset: root.offset.into(),
             root_bytes: root.bytes.into(),
             copy_segment: self.copy_segment.map_or(0, |segment| segment.0).into(),
-            reserved: [0; 152],
+            log_id: self.log.map_or([0; 16], |log| log.id),
+            log_bytes: self.log.map_or(0, |log| log.capacity_bytes).into(),
+            reserved: [0; 128],
         };
         raw.crc = seal(0, raw.as_bytes(), SUPERBLOCK_CRC_AT).into();
         raw

@@ -25,6 +25,7 @@ fn superblock() -> Superblock {
         root: Some(RootRef { segment: SegNo(9), generation: 12, offset: 4096, bytes: 200 }),
         copy_segment: Some(SegNo(32)),
         is_encrypted: true,
+        log: Some(LogRef { id: [6; 16], capacity_bytes: 1 << 20 }),
     }
 }
 
@@ -95,6 +96,81 @@ fn newer_superblocks_are_named() {
         raw.features = features.into();
         raw.crc = seal(0, raw.as_bytes(), SUPERBLOCK_CRC_AT).into();
         assert!(matches!(raw.verify(), SlotContent::Invalid(_)), "features {features}");
+    }
+}
+
+#[test]
+fn log_header_round_trip_and_flips() {
+    let header = LogHeader {
+        uuid: [5; 16],
+        log_id: [6; 16],
+        sequence: 3,
+        epoch: 2,
+        frame_next: 70,
+        position: 4096,
+        settled_seq: Seq(9),
+        capacity_bytes: 1 << 20,
+        unit_bytes: 512,
+    };
+    let good = header.to_raw();
+    assert_eq!(good.verify(), Ok(header));
+    for bit in bits(size_of::<LogHeaderRaw>()) {
+        let mut raw = good;
+        raw.as_mut_bytes()[bit / 8] ^= 1 << (bit % 8);
+        assert!(raw.verify().is_err(), "bit {bit}");
+    }
+    for bad in [
+        LogHeader { unit_bytes: 32, ..header },
+        LogHeader { unit_bytes: 96, ..header },
+        LogHeader { capacity_bytes: RING_START, ..header },
+        LogHeader { position: 100, ..header },
+        LogHeader { epoch: u64::MAX, ..header },
+    ] {
+        assert!(bad.to_raw().verify().is_err(), "{bad:?}");
+    }
+}
+
+#[test]
+fn frame_round_trip_and_flips() {
+    let frame = Frame {
+        number: 7,
+        epoch: 2,
+        segment: SegNo(3),
+        generation: 9,
+        offset: 1000,
+        bytes: 40,
+        acknowledged: Seq(12),
+        group: 6,
+        is_last: true,
+    };
+    let mut good = [0xab; FRAME_BYTES + 40];
+    frame.seal(8, &mut good);
+    let verify = |bytes: &[u8], salt, segments, segment_bytes| {
+        let raw = FrameRaw::read_from_prefix(bytes).unwrap().0;
+        assert!(raw.sealed_bytes(7, 2, 200).is_none_or(|len| len == bytes.len()));
+        raw.verify(salt, bytes, segments, segment_bytes)
+    };
+    assert_eq!(verify(&good, 8, 4, 1 << 16), Ok(frame));
+    assert!(verify(&good, 9, 4, 1 << 16).is_err(), "of another store");
+    assert!(verify(&good, 8, 3, 1 << 16).is_err() && verify(&good, 8, 4, 1039).is_err(), "outside");
+    let raw = FrameRaw::read_from_prefix(&good).unwrap().0;
+    assert_eq!(raw.sealed_bytes(7, 2, 103), None, "beyond the ring");
+    assert!(raw.sealed_bytes(8, 2, 200).is_none() && raw.sealed_bytes(7, 3, 200).is_none());
+    for bit in bits(good.len()) {
+        let mut bytes = good;
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        let raw = FrameRaw::read_from_prefix(&bytes).unwrap().0;
+        let is_whole = raw.sealed_bytes(7, 2, 200).is_some_and(|len| len == bytes.len());
+        assert!(!is_whole || raw.verify(8, &bytes, 4, 1 << 16).is_err(), "bit {bit}");
+    }
+    for bad in [
+        Frame { segment: SegNo(0), ..frame },
+        Frame { group: 8, ..frame },
+        Frame { generation: u64::MAX, ..frame },
+    ] {
+        let mut bytes = [0; FRAME_BYTES + 40];
+        bad.seal(8, &mut bytes);
+        assert!(verify(&bytes, 8, 4, 1 << 16).is_err(), "{bad:?}");
     }
 }
 
@@ -569,7 +645,8 @@ fn the_prose_agrees_with_the_code() {
     let prose = include_str!("../../../../docs/FORMAT.md");
     let tables = [
         rows!(SuperblockRaw: magic version crc features uuid capacity_bytes segment_bytes block_bytes sequence
-            epoch flushed_seq root_generation root_segment root_offset root_bytes copy_segment reserved),
+            epoch flushed_seq root_generation root_segment root_offset root_bytes copy_segment log_id
+            log_bytes reserved),
         rows!(SegmentHeaderRaw: magic crc version kind class segment generation epoch opened_seq flushed_seq
             flushed_move reserved_b),
         rows!(RecordHeaderRaw: magic crc kind flags space segment generation epoch seq flushed_seq part offset
@@ -580,6 +657,10 @@ fn the_prose_agrees_with_the_code() {
         rows!(SegmentLiveRaw: bytes extents),
         rows!(RootRaw: start_seq start_move generation_next extents leaves records positions reserved),
         rows!(PositionRaw: segment offset generation),
+        rows!(LogHeaderRaw: magic version crc features uuid log_id sequence epoch frame_next position
+            settled_seq capacity_bytes unit_bytes reserved),
+        rows!(FrameRaw: magic crc number epoch generation acknowledged group segment offset bytes flags
+            reserved),
     ];
     for (title, rows) in tables {
         let (_, section) = prose.split_once(&title).unwrap_or_else(|| panic!("no section {title}"));

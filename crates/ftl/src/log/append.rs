@@ -137,6 +137,9 @@ impl Log {
         tail.append_zeros(RECORDS_START, &mut pieces);
         assert!(pieces.frozen.is_empty(), "a segment header fills no piece");
         self.streams.open(point, segment, tail);
+        if point.is_fresh() {
+            self.list_appended(segment, 0);
+        }
     }
 
     /// Segments opened from here on become valid once the superblock names the new epoch (`gc::restore`).
@@ -162,8 +165,13 @@ impl Log {
         append: impl FnOnce(&mut Tail, &mut Pieces<'_>),
     ) {
         let mut pieces = Pieces::new(&self.buffers, self.queue.outstanding_bytes());
-        append(self.streams.tail_mut(segment), &mut pieces);
+        let tail = self.streams.tail_mut(segment);
+        let offset = tail.end();
+        append(tail, &mut pieces);
         let frozen: Vec<Piece> = pieces.frozen;
+        if point.is_fresh() {
+            self.list_appended(segment, offset);
+        }
         self.queue.push(segment, point, frozen);
     }
 

@@ -18,7 +18,9 @@
 //!    grows, and no flush reports success after the device has reported an error to another.
 //! 5. A store is dropped only once no write is in flight. A write that a device forgets, or in which it panics, counts
 //!    as failed (`journal::Begun`).
-//! 6. Each write that ends wakes one thread that waits to begin one, and a thread that has waited wakes the next when
+//! 6. A flush of batches goes to the log device where there is one and it has space (`logging`). Those that settle do
+//!    as without one, and then move its mark.
+//! 7. Each write that ends wakes one thread that waits to begin one, and a thread that has waited wakes the next when
 //!    it leaves: so no thread waits when nothing is in flight, and few are woken in vain.
 
 use crate::{
@@ -65,8 +67,20 @@ impl Journal {
         let mut log = log; // given back before that
         loop {
             self.check_failure(&mut log)?;
-            if target.is_some_and(|target| log.durable.batches >= target) {
+            let durable = if cover == Cover::Batches { log.acknowledged() } else { log.durable.batches };
+            if target.is_some_and(|target| durable >= target) {
                 return Ok(());
+            }
+            if cover == Cover::Batches
+                && log.can_log()
+                && let Some(logging) = &mut log.logging
+            {
+                if !logging.flushes.must_wait(target) {
+                    return self.lead_logged_flush(log);
+                }
+                let woken = logging.flushes.wait(target);
+                woken.wait(&mut log);
+                continue;
             }
             if !log.flushes.must_wait(target) {
                 return self.lead_flush(log, cover);
@@ -90,6 +104,7 @@ impl Journal {
         for point in AppendPoint::all().filter(|point| cover == Cover::All || point.is_fresh()) {
             log.freeze(point);
         }
+        let cut = log.cut_log();
         let mark = log.queue.mark();
         let mut log = self.write_below(log, mark)?;
         let synced = match is_broken(Rule::FlushSyncs) {
@@ -104,6 +119,10 @@ impl Journal {
             log.flushes.turn().wait(&mut log);
         }
         self.check_failure(&mut log)?;
+        if let Some(cut) = cut {
+            self.settle_to(&mut log, cut, batches)?;
+            self.check_failure(&mut log)?;
+        }
         let durable = Marks { batches, moves: moves.unwrap_or(log.durable.moves) };
         assert!(log.durable.max(durable) == durable, "flushes went backwards");
         log.note_flushed(durable, &dead);

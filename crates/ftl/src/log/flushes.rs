@@ -4,12 +4,13 @@ use std::{collections::VecDeque, sync::Arc};
 
 use crate::{Seq, sync::Condvar};
 
-/// Flushes that are led at a time. More at a time would make each cover less.
+/// Flushes of the device that are led at a time. More at a time would make each cover less.
 pub(super) const LED_MAX: usize = 2;
 
 /// Which flushes are led, and which threads wait for them to end.
-#[derive(Default)]
 pub(super) struct Flushes {
+    /// How many are led at a time.
+    led_max: usize,
     /// The last batch that each covers, in the order in which they began.
     led: VecDeque<Seq>,
     /// Flushes that have ended.
@@ -25,10 +26,21 @@ struct Waiting {
     woken: Arc<Condvar>,
 }
 
+impl Default for Flushes {
+    fn default() -> Flushes {
+        Flushes::new(LED_MAX)
+    }
+}
+
 impl Flushes {
+    /// None is led, and `led_max` are at a time.
+    pub(super) fn new(led_max: usize) -> Flushes {
+        Flushes { led_max, led: VecDeque::new(), ended: 0, waiting: Vec::new(), turn: Arc::default() }
+    }
+
     /// Whether the caller must wait for `target` rather than lead a flush.
     pub(super) fn must_wait(&self, target: Option<Seq>) -> bool {
-        self.led.len() >= LED_MAX || self.is_led_for(target)
+        self.led.len() >= self.led_max || self.is_led_for(target)
     }
 
     fn is_led_for(&self, target: Option<Seq>) -> bool {

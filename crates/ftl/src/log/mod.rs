@@ -20,6 +20,7 @@ mod footprint;
 mod free;
 mod journal;
 mod lifetime;
+mod logging;
 mod peak;
 mod points;
 mod queue;

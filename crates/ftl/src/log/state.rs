@@ -16,6 +16,7 @@ use crate::{
         flushes::Flushes,
         free::FreeSegments,
         lifetime::{Classes, Expected, MeanBatch},
+        logging::Logging,
         peak::Peak,
         points::AppendPoint,
         queue::WriteQueue,
@@ -100,6 +101,8 @@ pub(crate) struct Log {
     pub(super) restoring: Restoring,
     pub(super) mean_batch: MeanBatch,
     pub(super) counters: Counters,
+    /// The log device; none as long as flushes do not go there.
+    pub(super) logging: Option<Logging>,
 }
 
 impl Log {
@@ -129,6 +132,7 @@ impl Log {
             restoring: Restoring::No,
             mean_batch: MeanBatch::default(),
             counters: Counters { replayed_batches: recovered.replayed_batches, ..Counters::default() },
+            logging: None,
         };
         log.peak.note(recovered.weight);
         log
@@ -352,9 +356,9 @@ impl Log {
         dead.iter().for_each(|segment| self.segments.note_durable_death(*segment));
     }
 
-    /// Batches that are not durable yet.
+    /// Batches that are not durable yet, neither on the device nor on the log device.
     pub(crate) fn unflushed(&self) -> u64 {
-        self.last_seq().0 - self.durable.batches.0
+        self.last_seq().0 - self.acknowledged().0
     }
 
     /// Whether a write or a sync has failed, or a thread has panicked.
@@ -365,7 +369,14 @@ impl Log {
     /// Nothing is begun any more, for a `reason` that is not an error of the device.
     pub(super) fn stop(&mut self, reason: &str) {
         self.failure.reason.get_or_insert_with(|| reason.to_owned());
+        self.wake_flushes();
+    }
+
+    fn wake_flushes(&mut self) {
         self.flushes.wake_all();
+        if let Some(logging) = &mut self.logging {
+            logging.flushes.wake_all();
+        }
     }
 
     /// A sync, or a write that was handed out, has failed: what is on the device is unknown from here
@@ -374,7 +385,7 @@ impl Log {
         if self.failure.reason.is_none() {
             self.failure = Failure { reason: Some(error.to_string()), unreported: Some(error) };
         }
-        self.flushes.wake_all();
+        self.wake_flushes();
     }
 }
 

@@ -148,6 +148,25 @@ struct TailPart {
     cell: Cell,
 }
 
+/// A part of a tail, for a reader that keeps it longer than the tail does.
+pub(crate) struct AppendedPart(TailPart);
+
+impl AppendedPart {
+    /// Offset in the segment.
+    pub(crate) fn at(&self) -> usize {
+        self.0.range.start
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.range.len()
+    }
+
+    /// Nothing as long as it is being filled.
+    pub(crate) fn bytes(&self) -> Option<&Filled> {
+        self.0.cell.get()
+    }
+}
+
 /// See the module documentation.
 pub(crate) struct Tail {
     segment_bytes: usize,
@@ -333,6 +352,14 @@ impl Tail {
         assert!(offset + len <= self.end, "read beyond what was appended");
         let on_device = self.written.saturating_sub(offset).min(len);
         Some((on_device, self.parts_of(offset + on_device..offset + len)?))
+    }
+
+    /// The parts from `offset` on, where one begins.
+    pub(crate) fn parts_from(&self, offset: usize) -> impl Iterator<Item = AppendedPart> + '_ {
+        let first = self.parts.partition_point(|part| part.range.start < offset);
+        let shared =
+            |part: &TailPart| AppendedPart(TailPart { range: part.range.clone(), cell: part.cell.clone() });
+        self.parts.range(first..).map(shared)
     }
 
     /// The bytes of `range`, all of which are in memory; none while some of them are being filled.

@@ -143,6 +143,7 @@ impl Maintenance {
     /// Whether [`Maintenance::due`] may find something; cheap.
     pub(crate) fn is_due(&self, log: &Log) -> bool {
         self.is_short(log)
+            || log.is_settling_due()
             || self.checkpoint_due(log)
             || self.to_make_ready(log) > 0
             || self.to_release(log) > 0
@@ -172,6 +173,9 @@ impl Maintenance {
         }
         if self.checkpoint_due(log) {
             return Some(Plan::Checkpoint);
+        }
+        if log.is_settling_due() {
+            return Some(Plan::Flush);
         }
         let missing = self.low_water(log).saturating_sub(log.free_within(log.target_segments()));
         let plan = (missing > 0).then(|| self.plan(log, map, collecting, missing)).flatten();

@@ -2,6 +2,8 @@
 
 pub(crate) mod cipher;
 pub(crate) mod keys;
+pub(crate) mod overlay;
+pub(crate) mod ring;
 pub(crate) mod scan;
 pub(crate) mod starts;
 pub(crate) mod summaries;

@@ -27,6 +27,7 @@ use crate::{
         SUPERBLOCK_MAGIC, SUPERBLOCK_SLOTS, SlotContent, Superblock, SuperblockRaw, VERSION, copy_places,
         copy_segment,
     },
+    media::ring,
     space::Space,
 };
 
@@ -63,6 +64,7 @@ pub(crate) fn format(device: &dyn BlockDevice, options: &FormatOptions) -> Resul
         root: None,
         copy_segment: Some(copy_segment(capacity_bytes, segment_bytes)),
         is_encrypted: options.key.is_some(),
+        log: None,
     };
     let space = space(device, &superblock);
     if capacity_bytes / u64::from(segment_bytes) < SEGMENTS_MIN || space.limits(0).is_none() {
@@ -75,6 +77,11 @@ pub(crate) fn format(device: &dyn BlockDevice, options: &FormatOptions) -> Resul
     if !options.force {
         refuse_non_empty(device)?;
     }
+    let log = match &options.log_device {
+        Some(device) => Some(ring::format(&**device, superblock.uuid, random_uuid(), options.force)?),
+        None => None,
+    };
+    let superblock = Superblock { log, ..superblock };
     // The old superblocks go first: at no moment can an old one outrank the new one.
     let zeros = AlignedBuf::zeroed(slot_bytes(device));
     for at in old_superblocks(device) {
@@ -156,7 +163,7 @@ fn read(device: &dyn BlockDevice, offset: u64, len: u64) -> Result<AlignedBuf> {
 }
 
 /// Random enough to distinguish stores: keys that the standard library draws from the system.
-fn random_uuid() -> [u8; 16] {
+pub(crate) fn random_uuid() -> [u8; 16] {
     let mut uuid = [0; 16];
     for half in uuid.chunks_mut(8) {
         half.copy_from_slice(&RandomState::new().build_hasher().finish().to_le_bytes());

@@ -17,6 +17,7 @@
 //! Once it is durable, no record of an older epoch is ever replayed again, so batches past the cut are void for ever,
 //! although their numbers are given out again.
 
+mod log_device;
 mod lost_headers;
 mod open;
 mod replay;

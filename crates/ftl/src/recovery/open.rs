@@ -13,11 +13,13 @@ use crate::{
     map::{MISCOUNTED, Map},
     media::{
         Volume, keys,
+        ring::Ring,
         starts::{Headers, read_headers},
         superblock,
     },
     paging::LeafReader,
     recovery::{
+        log_device::{Attached, attach},
         lost_headers::{judge, unknown_headers},
         replay::Replay,
         retained::RetainedSummaries,
@@ -34,6 +36,8 @@ pub(crate) struct Opened {
     pub(crate) map: Map,
     /// Segments whose first block could not be read, in order.
     pub(crate) lost_headers: Vec<SegNo>,
+    /// The log device to go on with, and the number of the newest header on it.
+    pub(crate) ring: Option<(Ring, u64)>,
 }
 
 /// Reads the store on `device` into memory, apart from damage that `losses` lets pass.
@@ -43,6 +47,8 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: &Options, losses: &Los
     }
     let superblock = superblock::load(&*device, !options.read_only)?;
     let cipher = keys::unlock(&*device, &superblock, &options.key)?;
+    let mut log_device = attach(device.name(), &superblock, options, losses)?;
+    let device = log_device.apply(device, &superblock, options.read_only)?;
     let volume = Volume::new(device, &superblock, options, cipher);
     let space = volume.space();
     if space.limits(0).is_none() {
@@ -68,7 +74,7 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: &Options, losses: &Los
     let map_memory = options.map_memory;
     let epoch = superblock.epoch;
     let replay = Replay { volume: &volume, epoch, leaves, map_memory, losses };
-    let marks = durable(&superblock, &headers).max(retained.durable);
+    let marks = durable(&superblock, &headers).max(retained.durable).max(log_device.durable());
     let durable = marks.max(replay.marks_without_header(&root, &headers)?);
     let sources = replay.sources(&root, &headers, &mut retained);
     let replayed = sources.and_then(|sources| Ok((replay.run(&sources, &root, durable, &mut map)?, sources)));
@@ -110,7 +116,9 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: &Options, losses: &Los
         footprint: options.footprint.or_default(volume.is_sparse()),
         summary_memory: options.summary_memory,
     });
-    Ok(Opened { volume, superblock, log, map, lost_headers })
+    let Attached { ring, sequence, log: log_ref, .. } = log_device;
+    let superblock = Superblock { log: log_ref, ..superblock };
+    Ok(Opened { volume, superblock, log, map, lost_headers, ring: ring.map(|ring| (ring, sequence)) })
 }
 
 /// Refuses a map that leads to more in a segment than was counted there, or to data in one of `root_segments`. Only a

@@ -9,10 +9,12 @@ use crate::{
     checkpoint::Checkpointer,
     gc::Collector,
     maintenance::Maintenance,
+    media::ring::Ring,
     paging::Base,
     read::Reader,
     recovery::{self, Losses},
     reuse::Reuse,
+    sync::Mutex,
     verify::Verifier,
     write::Writer,
 };
@@ -27,12 +29,14 @@ pub(crate) struct Store {
     pub(super) maintenance: Arc<Maintenance>,
     pub(super) writer: Writer,
     pub(super) verifier: Verifier,
+    /// The log device, until flushes go there.
+    ring: Mutex<Option<(Ring, u64)>>,
 }
 
 impl Store {
     /// Recovers the store on `device`, apart from damage that `losses` lets pass. Nothing of that is permanent yet.
     pub(super) fn open(device: Arc<dyn BlockDevice>, options: &Options, losses: &Losses) -> Result<Store> {
-        let recovery::Opened { volume, superblock, log, map, lost_headers } =
+        let recovery::Opened { volume, superblock, log, map, lost_headers, ring } =
             recovery::open(device, options, losses)?;
         let base = Base::new(volume, map, log, options.map_memory);
         let reader = Arc::new(Reader::new(base.clone()));
@@ -49,13 +53,27 @@ impl Store {
         ));
         let writer = Writer::new(base.clone(), maintenance.clone(), options.elide_zero_tails);
         let verifier = Verifier::new(base.clone(), reader.clone(), reuse.clone(), checkpointer.clone());
-        Ok(Store { base, reader, reuse, checkpointer, collector, maintenance, writer, verifier })
+        Ok(Store {
+            base,
+            reader,
+            reuse,
+            checkpointer,
+            collector,
+            maintenance,
+            writer,
+            verifier,
+            ring: Mutex::new(ring),
+        })
     }
 
     /// Makes the recovery permanent.
     pub(super) fn settle(&self) -> Result<()> {
         self.checkpointer.checkpoint()?;
-        self.collector.restore()
+        self.collector.restore()?;
+        match self.ring.lock().take() {
+            Some((ring, sequence)) => self.base.journal.begin_logging(ring, sequence),
+            None => Ok(()),
+        }
     }
 
     /// Flushes and writes a checkpoint, and gives segments that are not used soon back to the host.

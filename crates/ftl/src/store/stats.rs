@@ -22,6 +22,7 @@ impl Store {
         let residence = map.residence();
         let (map_faults, map_evictions) = pages.faults_and_evictions();
         let segment_bytes = volume.space().segment_bytes as u64;
+        let log_use = log.log_use().unwrap_or_default();
         Stats {
             capacity_bytes: self.checkpointer.superblock().capacity_bytes,
             segment_bytes,
@@ -61,6 +62,11 @@ impl Store {
             checkpoints: counters.checkpoints,
             replayed_batches: counters.replayed_batches,
             corrupt_chunks: counters.corrupt_chunks,
+            log_device_bytes: log_use.capacity_bytes,
+            log_device_used_bytes: log_use.used_bytes,
+            log_device_written_bytes: log_use.written_bytes,
+            log_device_flushes: log_use.flushes,
+            log_device_is_volatile: log_use.is_volatile,
             device: volume.device().stats(),
             io_engine: volume.device().io_engine().unwrap_or("none"),
         }

@@ -44,6 +44,8 @@ impl Verifier {
             self.check_segments(&log, &map, &mut found);
             PinnedMap::new(self, &log, &map)
         };
+        let log_device = self.journal.check_log_device();
+        report.findings.extend(log_device.map(|message| Finding { message }));
         self.check_leaves(&leaves, depth, &mut report, progress)?;
         drop(leaves);
         if depth == CheckDepth::Payload {

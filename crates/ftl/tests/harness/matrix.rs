@@ -5,13 +5,15 @@ use std::sync::Arc;
 
 use lacuna_device::BlockDevice;
 use lacuna_ftl::{
-    Error, Footprint, FormatOptions, Ftl, Key, KeyCost, KeyOptions, Lba, NewKey, Op, Options, SECTOR, Secret,
-    Stream, Work,
+    Error, Footprint, FormatOptions, Ftl, Key, KeyCost, KeyOptions, Lba, LogDeviceUse, NewKey, Op, Options,
+    SECTOR, Secret, Stream, Work,
 };
 use lacuna_sim::{SeededRng, SimDevice};
 
 use super::{
-    Change, Model, SEGMENT_BYTES, assert_sound, changes, ops,
+    Change, Model, SEGMENT_BYTES, assert_sound, changes,
+    log_device::TestLog,
+    ops,
     watch::{Phase, Tally, Watch},
 };
 
@@ -60,26 +62,39 @@ pub(crate) struct Run {
     footprint: Footprint,
     /// Half of the stores are encrypted.
     key: Key,
+    /// The log device, if the store has one; see [`super::log_device`].
+    log: Option<TestLog>,
+    /// How many of `since` are flushed: with a log device perhaps only there, so a store that goes on without it need
+    /// not have them.
+    logged: usize,
 }
 
 /// Makes a store, and returns its key.
-fn format(device: &Arc<dyn BlockDevice>, is_encrypted: bool) -> Key {
+fn format(device: &Arc<dyn BlockDevice>, is_encrypted: bool, log: Option<&TestLog>) -> Key {
     let secret = Secret::new("any").expect("a key");
     let slot = KeyOptions { cost: KeyCost::MIN, ..KeyOptions::default() };
     let key = is_encrypted.then(|| NewKey { secret: secret.clone(), slot });
     let segment_bytes = Some(SEGMENT_BYTES);
-    let options = FormatOptions { segment_bytes, force: true, key, ..FormatOptions::default() };
+    let log_device = log.map(TestLog::device);
+    let options = FormatOptions { segment_bytes, force: true, key, log_device, ..FormatOptions::default() };
     Ftl::format(device.clone(), &options).unwrap();
     if is_encrypted { Key::Secret(secret) } else { Key::None }
 }
 
 impl Run {
     pub(crate) fn new(seed: u64, load: Load) -> Run {
+        Run::on(seed, load, |_| None)
+    }
+
+    /// The same, with the log device that `log` makes beside the device.
+    pub(crate) fn on(seed: u64, load: Load, log: impl FnOnce(&SimDevice) -> Option<TestLog>) -> Run {
         let block = if seed.is_multiple_of(4) { 4096 } else { 512 };
         let bytes = if load == Load::Grouped { GROUPED_BYTES } else { DEVICE_BYTES };
         let device =
             Watch::new(SimDevice::with_block_bytes(bytes, block, seed), (seed / 5).is_multiple_of(3));
-        let key = format(&(device.clone() as Arc<dyn BlockDevice>), (seed / 7).is_multiple_of(2));
+        let log = log(device.sim());
+        let is_encrypted = (seed / 7).is_multiple_of(2);
+        let key = format(&(device.clone() as Arc<dyn BlockDevice>), is_encrypted, log.as_ref());
         let mut run = Run {
             device,
             rng: SeededRng::new(seed ^ 0xf71),
@@ -92,6 +107,8 @@ impl Run {
             summary_memory: [0, 1 << 10, 8 << 20][(seed / 9 % 3) as usize],
             footprint: Footprint::Live { percent: [133, 200][(seed / 2 % 2) as usize], plus_bytes: 0 },
             key,
+            log,
+            logged: 0,
         };
         let limit = run.open().expect("a new store").stats().live_limit_bytes;
         // From loosely to well filled; nothing is grouped while little is live.
@@ -103,8 +120,11 @@ impl Run {
 
     /// The same on a copy of the device, with its own random numbers from `seed`.
     pub(crate) fn fork(&self, seed: u64) -> Run {
+        let device = self.device.fork(seed);
         Run {
-            device: self.device.fork(seed),
+            log: self.log.as_ref().map(|log| log.fork(device.sim(), seed)),
+            logged: self.logged,
+            device,
             rng: self.rng.clone(),
             model: self.model.clone(),
             flushed: self.flushed,
@@ -119,13 +139,18 @@ impl Run {
     }
 
     pub(crate) fn open(&self) -> Result<Ftl, Error> {
+        self.open_with(self.log.as_ref().map_or(LogDeviceUse::None, |log| LogDeviceUse::Device(log.device())))
+    }
+
+    fn open_with(&self, log_device: LogDeviceUse) -> Result<Ftl, Error> {
         let discard = self.load != Load::Uniform;
         let Run { map_memory, summary_memory, .. } = *self;
         let key = self.key.clone();
         // The fewer segments, the fewer classes of lifetime.
         let is_limited = self.device.is_sparse() && self.load != Load::Grouped;
         let footprint = if is_limited { self.footprint } else { Footprint::Whole };
-        let options = Options { discard, map_memory, summary_memory, footprint, key, ..Options::default() };
+        let log_options = Options { key, log_device, ..Options::default() };
+        let options = Options { discard, map_memory, summary_memory, footprint, ..log_options };
         let ftl = Ftl::open(self.device.clone() as Arc<dyn BlockDevice>, options);
         self.device.enter(Phase::Work);
         ftl
@@ -155,6 +180,15 @@ impl Run {
         for changes in self.since.drain(..) {
             self.model.apply(&changes);
             self.flushed += 1;
+        }
+        self.logged = 0;
+    }
+
+    /// All accepted batches are durable, perhaps on the log device alone.
+    fn all_acknowledged(&mut self) {
+        match &self.log {
+            Some(_) => self.logged = self.since.len(),
+            None => self.all_flushed(),
         }
     }
 
@@ -192,7 +226,7 @@ impl Run {
                 0..70 => self.batch(ftl)?,
                 70..85 => {
                     ftl.flush()?;
-                    self.all_flushed();
+                    self.all_acknowledged();
                 }
                 85..93 => drop(ftl.step(Work::Gc)?),
                 93..98 => drop(ftl.step(Work::Due)?),
@@ -228,6 +262,10 @@ impl Run {
     fn fail(&mut self, ftl: &Ftl) {
         let device = self.device.clone();
         match self.rng.chance(70) {
+            _ if self.log.is_some() && self.rng.chance(50) => {
+                let (writes, syncs) = (1 + self.rng.below(20), 1 + self.rng.below(10));
+                self.log.iter().for_each(|log| log.fail_after(writes, syncs));
+            }
             true => device.sim().fail_syncs_after(1 + self.rng.below(6)),
             false => device.sim().fail_writes_after(1 + self.rng.below(20)),
         }
@@ -240,6 +278,7 @@ impl Run {
             result = self.work(ftl, 20);
         }
         device.sim().heal();
+        self.log.iter().for_each(TestLog::heal);
     }
 
     /// Opens the store, with a few cuts, failures and kills during recovery. If the power stayed on, only the process
@@ -266,8 +305,22 @@ impl Run {
         self.change_device();
         match stays_on {
             true => self.device.sim().kill(),
-            false => self.device.sim().power_cycle(),
+            false => {
+                self.device.sim().power_cycle();
+                self.log.iter().for_each(TestLog::power_cycle);
+            }
         }
+    }
+
+    /// Turns both devices on again after a cut.
+    pub(crate) fn power_cycle(&mut self) {
+        self.restart(false);
+    }
+
+    /// The same, and the log device is lost.
+    pub(crate) fn lose_log_after_a_cut(&mut self, fresh: impl Fn(&SimDevice) -> TestLog) -> Ftl {
+        self.power_cycle();
+        self.lose_log(fresh)
     }
 
     fn cut_recovery(&mut self) {
@@ -293,17 +346,45 @@ impl Run {
 
     /// Checks a recovered store against the history.
     pub(crate) fn compare(&mut self, ftl: &Ftl) {
+        self.compare_from(ftl, self.logged);
+    }
+
+    /// The log device is lost: the store goes on without it from some moment since the last checkpoint, and gets a new
+    /// one at its next opening. The old one is refused from then on.
+    fn lose_log(&mut self, fresh: impl Fn(&SimDevice) -> TestLog) -> Ftl {
+        let refused = self.open_with(LogDeviceUse::None).map(drop);
+        assert!(matches!(refused, Err(Error::LogDevice { .. })), "{refused:?}");
+        let ftl = self.open_with(LogDeviceUse::Without).unwrap_or_else(|error| panic!("without: {error}"));
+        self.compare_from(&ftl, 0);
+        drop(ftl);
+        let old = self.log.take().expect("a store with a log device");
+        let refused = self.open_with(LogDeviceUse::Device(old.device())).map(drop);
+        assert!(matches!(refused, Err(Error::LogDevice { .. })), "{refused:?}");
+        let new = fresh(self.device.sim());
+        let ftl = self.open_with(LogDeviceUse::New(new.device())).unwrap();
+        drop(ftl);
+        let refused = self.open_with(LogDeviceUse::Device(old.device())).map(drop);
+        assert!(matches!(refused, Err(Error::LogDevice { .. })), "{refused:?}");
+        self.log = Some(new);
+        self.open().unwrap()
+    }
+
+    fn compare_from(&mut self, ftl: &Ftl, logged: usize) {
         assert_sound(ftl);
         let probe = [Op::Write { lba: PROBE, data: &[1; SECTOR] }];
         let last = ftl.write_batch(&probe, Stream::Data).expect("space for the probe").0 - 1;
         let accepted = self.flushed + self.since.len() as u64;
-        assert!(last >= self.flushed, "flushed batches are lost: {last} of {}", self.flushed);
+        let promised = self.flushed + logged as u64;
+        assert!(last >= promised, "flushed batches are lost: {last} of {promised}");
         assert!(last <= accepted, "batches appeared: {last} of {accepted}");
         self.since.truncate((last - self.flushed) as usize);
         self.all_flushed();
         self.model.assert_same(ftl);
         // The probe is a batch too.
-        ftl.flush().expect("the power is on");
+        match self.log {
+            Some(_) => ftl.checkpoint().expect("the power is on"),
+            None => ftl.flush().expect("the power is on"),
+        }
         self.flushed += 1;
     }
 }
@@ -317,7 +398,11 @@ pub(crate) fn assert_cut(result: Result<(), Error>) {
 
 /// Runs one case. Returns where its cuts fell.
 pub(crate) fn case(seed: u64, load: Load) -> Tally {
-    let mut run = Run::new(seed, load);
+    run_case(Run::new(seed, load), load)
+}
+
+/// The same, of a store that was made already.
+pub(crate) fn run_case(mut run: Run, load: Load) -> Tally {
     let mut ftl = run.open().expect("a new store");
     run.wrap(&ftl);
     for _ in 0..ROUNDS {

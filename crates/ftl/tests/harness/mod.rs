@@ -5,12 +5,13 @@
 pub(crate) mod flips;
 pub(crate) mod full;
 pub(crate) mod history;
+pub(crate) mod log_device;
 pub(crate) mod matrix;
 pub(crate) mod watch;
 
 use std::sync::Arc;
 
-use lacuna_device::BlockDevice;
+use lacuna_device::{BlockDevice, LogDevice};
 use lacuna_ftl::{CheckDepth, FormatOptions, Ftl, Lba, Op, Options, SECTOR};
 use lacuna_sim::SeededRng;
 
@@ -18,8 +19,16 @@ use lacuna_sim::SeededRng;
 pub(crate) const SEGMENT_BYTES: u32 = 64 << 10;
 
 pub(crate) fn format(device: &Arc<dyn BlockDevice>) {
-    let options =
-        FormatOptions { segment_bytes: Some(SEGMENT_BYTES), force: true, ..FormatOptions::default() };
+    format_with(device, None);
+}
+
+pub(crate) fn format_with(device: &Arc<dyn BlockDevice>, log_device: Option<Arc<dyn LogDevice>>) {
+    let options = FormatOptions {
+        segment_bytes: Some(SEGMENT_BYTES),
+        force: true,
+        log_device,
+        ..FormatOptions::default()
+    };
     Ftl::format(device.clone(), &options).unwrap();
 }
 

@@ -5,8 +5,8 @@
 
 use std::sync::Arc;
 
-use lacuna_device::{BlockDevice, DeviceStats, Filled, Geometry, Result, WriteDone};
-use lacuna_sim::{SeededRng, SimDevice};
+use lacuna_device::{BlockDevice, DeviceStats, Filled, Geometry, LogDevice, Result, WriteDone};
+use lacuna_sim::{SeededRng, SimDevice, SimMemory};
 use shuttle::{
     rand::RngCore,
     sync::atomic::{AtomicUsize, Ordering::SeqCst},
@@ -49,6 +49,57 @@ impl ScheduledDevice {
         fork.heal();
         fork.power_cycle();
         fork
+    }
+}
+
+/// Persistent memory beside the device; each call is a point at which any thread may be scheduled.
+pub(crate) struct ScheduledLog(pub(crate) Arc<SimMemory>);
+
+impl ScheduledLog {
+    /// A state of both devices that a power cut now might leave, with the power back on.
+    pub(crate) fn after_a_cut(&self, device: &ScheduledDevice) -> (Arc<SimDevice>, Arc<SimMemory>) {
+        let fork = device.medium.fork(dice().next_u64());
+        let memory = self.0.fork_beside(&fork, dice().next_u64());
+        fork.heal();
+        fork.power_cycle();
+        memory.power_cycle();
+        (fork, memory)
+    }
+}
+
+impl LogDevice for ScheduledLog {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn capacity_bytes(&self) -> u64 {
+        self.0.capacity_bytes()
+    }
+
+    fn unit_bytes(&self) -> u32 {
+        1
+    }
+
+    fn is_volatile(&self) -> bool {
+        false
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.0.read_at(offset, buf)
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+        pass_time(&AtomicUsize::new(0));
+        self.0.write_at(offset, data)
+    }
+
+    fn write_back(&self, offset: u64, len: u64) -> Result<()> {
+        self.0.write_back(offset, len)
+    }
+
+    fn fence(&self) -> Result<()> {
+        pass_time(&AtomicUsize::new(0));
+        self.0.fence()
     }
 }
 

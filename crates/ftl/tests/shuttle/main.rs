@@ -11,10 +11,12 @@ use std::sync::{
     atomic::{AtomicU64, Ordering::SeqCst},
 };
 
-use device::{ScheduledDevice, dice};
+use device::{ScheduledDevice, ScheduledLog, dice};
 use lacuna_device::BlockDevice;
-use lacuna_ftl::{CheckDepth, Error, FormatOptions, Ftl, Lba, Op, Options, Result, Stream, Work};
-use lacuna_sim::{SeededRng, SimDevice, for_each_seed};
+use lacuna_ftl::{
+    CheckDepth, Error, FormatOptions, Ftl, Lba, LogDeviceUse, Op, Options, Result, Stream, Work,
+};
+use lacuna_sim::{SeededRng, SimDevice, SimMemory, for_each_seed};
 use shuttle::{
     Config, FailurePersistence, Runner,
     scheduler::{PctScheduler, RandomScheduler, Scheduler},
@@ -122,6 +124,63 @@ fn whoever_flushes_finds_their_batch_after_a_cut() {
             })
         });
         join(threads.collect());
+    });
+}
+
+/// The same with a log device, while another thread settles, fills the ring, or writes more than is worth logging.
+#[test]
+fn whoever_flushes_into_a_log_device_finds_their_batch_after_a_cut() {
+    const LEN: usize = 1024;
+    explore(15, || {
+        let medium = SimDevice::new(SEGMENTS * u64::from(SEGMENT_BYTES), dice().next_u64());
+        let memory = SimMemory::beside(&medium, 128 << 10, dice().next_u64());
+        let format = FormatOptions {
+            segment_bytes: Some(SEGMENT_BYTES),
+            force: true,
+            uuid: Some([7; 16]),
+            log_device: Some(memory.clone()),
+            ..FormatOptions::default()
+        };
+        Ftl::format(medium.clone(), &format).unwrap();
+        let (device, log) = (ScheduledDevice::new(medium), Arc::new(ScheduledLog(memory)));
+        let log_device = LogDeviceUse::Device(log.clone());
+        let ftl = Arc::new(Ftl::open(device.clone(), Options { log_device, ..Options::default() }).unwrap());
+        match dice().below(6) {
+            0 => log.0.fail_writes_after(1 + dice().below(4)),
+            1 => log.0.fail_sync(),
+            _ => {}
+        }
+        let mut threads = Vec::new();
+        for thread in 0..2 {
+            let (device, log, ftl) = (Arc::clone(&device), Arc::clone(&log), Arc::clone(&ftl));
+            threads.push(thread::spawn(move || {
+                let lba = Lba(thread * 100);
+                for number in 1..=3 {
+                    match write(&ftl, lba, number, LEN).and_then(|()| ftl.flush()) {
+                        Ok(()) => {}
+                        Err(Error::Device(_) | Error::Poisoned { .. }) => return,
+                        Err(error) => panic!("{error}"),
+                    }
+                    let (medium, memory) = log.after_a_cut(&device);
+                    memory.heal();
+                    let options = Options { log_device: LogDeviceUse::Device(memory), ..Options::default() };
+                    let recovered = Ftl::open(medium, options).unwrap();
+                    assert_eq!(read_version(&recovered, lba, LEN, 0, 3), number);
+                }
+            }));
+        }
+        {
+            let ftl = Arc::clone(&ftl);
+            threads.push(thread::spawn(move || {
+                let settled = match dice().below(3) {
+                    0 => ftl.checkpoint(),
+                    1 => write(&ftl, Lba(1000), 1, 20 << 10).and_then(|()| ftl.flush()),
+                    _ => ftl.step(Work::Gc).map(drop),
+                };
+                assert!(matches!(settled, Ok(()) | Err(Error::Device(_) | Error::Poisoned { .. })));
+            }));
+        }
+        join(threads);
     });
 }
 

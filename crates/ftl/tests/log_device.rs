@@ -1,0 +1,319 @@
+//! A store with a log device: what goes there, and which log device belongs to which state of which store.
+
+mod harness;
+
+use std::sync::Arc;
+
+use harness::{SEGMENT_BYTES, assert_sound};
+use lacuna_device::{BlockDevice, LogDevice, MappedMemory, MemDevice};
+use lacuna_ftl::{CheckDepth, Error, FormatOptions, Ftl, Lba, LogDeviceUse, Op, Options, Stream};
+use lacuna_sim::{SimDevice, SimMemory};
+
+const DEVICE_BYTES: u64 = 4 << 20;
+const LOG_BYTES: u64 = 256 << 10;
+const PAGE: usize = 4096;
+const PAGE_SECTORS: u64 = 8;
+
+struct Stored {
+    device: Arc<dyn BlockDevice>,
+    log: Arc<dyn LogDevice>,
+}
+
+fn memory() -> Arc<dyn LogDevice> {
+    Arc::new(MappedMemory::anonymous(LOG_BYTES as usize).unwrap())
+}
+
+fn formatted() -> Stored {
+    let stored = Stored { device: Arc::new(MemDevice::new(DEVICE_BYTES)), log: memory() };
+    let log_device = Some(stored.log.clone());
+    let options =
+        FormatOptions { segment_bytes: Some(SEGMENT_BYTES), log_device, ..FormatOptions::default() };
+    Ftl::format(stored.device.clone(), &options).unwrap();
+    stored
+}
+
+impl Stored {
+    fn open_with(&self, log_device: LogDeviceUse, read_only: bool) -> Result<Ftl, Error> {
+        let options = Options { log_device, read_only, ..Options::default() };
+        Ftl::open(self.device.clone(), options)
+    }
+
+    fn open(&self) -> Ftl {
+        self.open_with(LogDeviceUse::Device(self.log.clone()), false).unwrap()
+    }
+
+    fn refusal(&self, log_device: LogDeviceUse) -> String {
+        self.open_with(log_device, true).expect_err("refused").to_string()
+    }
+
+    fn image(&self) -> Vec<u8> {
+        let mut bytes = vec![0; DEVICE_BYTES as usize];
+        self.device.read_at(0, &mut bytes).unwrap();
+        bytes
+    }
+}
+
+fn page(number: u64) -> [u8; PAGE] {
+    [number as u8 | 1; PAGE]
+}
+
+fn write(ftl: &Ftl, number: u64) {
+    let lba = Lba(number * PAGE_SECTORS);
+    ftl.write_batch(&[Op::Write { lba, data: &page(number) }], Stream::Data).unwrap();
+}
+
+/// How many of the pages from 0 on are there, up to `pages`; none behind the first that is missing.
+fn pages(ftl: &Ftl, pages: u64) -> u64 {
+    let is_there = |number: &u64| {
+        let mut back = [0; PAGE];
+        ftl.read(Lba(number * PAGE_SECTORS), &mut back).unwrap();
+        assert!(back == page(*number) || back == [0; PAGE]);
+        back != [0; PAGE]
+    };
+    let there = (0..pages).take_while(is_there).count() as u64;
+    assert!(!(there..pages).any(|number| is_there(&number)));
+    there
+}
+
+#[test]
+fn flushes_of_small_batches_do_not_touch_the_flash() {
+    let stored = formatted();
+    let ftl = stored.open();
+    let before = stored.device.stats();
+    for number in 0..20 {
+        write(&ftl, number);
+        ftl.flush().unwrap();
+        ftl.flush().unwrap();
+    }
+    assert_eq!(stored.device.stats().syncs, before.syncs);
+    let stats = ftl.stats();
+    assert_eq!((stats.log_device_flushes, stats.unflushed_batches), (20, 0));
+    assert!(stats.log_device_used_bytes > 20 * PAGE as u64 && stats.log_device_is_volatile);
+    assert!(stats.log_device_written_bytes < 21 * (PAGE as u64 + 128), "{}", stats.log_device_written_bytes);
+    assert_sound(&ftl);
+    drop(ftl);
+    let ftl = stored.open();
+    assert_eq!(pages(&ftl, 30), 20);
+    assert_eq!(ftl.stats().log_device_used_bytes, 0, "all is settled by opening");
+    assert_sound(&ftl);
+}
+
+/// A store that is only read shows what the log device holds, and neither is changed.
+#[test]
+fn who_only_reads_sees_what_is_only_logged() {
+    let stored = formatted();
+    let ftl = stored.open();
+    (0..9).for_each(|number| write(&ftl, number));
+    ftl.flush().unwrap();
+    drop(ftl);
+    let before = stored.image();
+    let ftl = stored.open_with(LogDeviceUse::Device(stored.log.clone()), true).unwrap();
+    assert_eq!(pages(&ftl, 20), 9);
+    assert_sound(&ftl);
+    drop(ftl);
+    assert!(stored.image() == before);
+    let without = stored.open_with(LogDeviceUse::Without, true).unwrap();
+    assert!(pages(&without, 20) < 9, "nothing was settled yet");
+    drop(without);
+    assert_eq!(pages(&stored.open(), 20), 9);
+}
+
+#[test]
+fn a_flush_of_more_than_is_worth_logging_goes_to_the_flash() {
+    let stored = formatted();
+    let ftl = stored.open();
+    let before = stored.device.stats().syncs;
+    for number in 0..40 {
+        write(&ftl, number);
+    }
+    ftl.flush().unwrap();
+    assert!(stored.device.stats().syncs > before);
+    assert_eq!(ftl.stats().log_device_flushes, 0);
+    drop(ftl);
+    let ftl = stored.open_with(LogDeviceUse::Without, false).unwrap();
+    assert_eq!(pages(&ftl, 60), 40, "all of it was settled");
+    drop(ftl);
+
+    // And the next small one to the log device again.
+    let stored = formatted();
+    let ftl = stored.open();
+    (0..40).for_each(|number| write(&ftl, number));
+    ftl.flush().unwrap();
+    write(&ftl, 40);
+    ftl.flush().unwrap();
+    assert_eq!(ftl.stats().log_device_flushes, 1);
+    drop(ftl);
+    assert_eq!(pages(&stored.open(), 60), 41);
+}
+
+#[test]
+fn a_full_ring_is_settled_and_used_again() {
+    let stored = formatted();
+    let ftl = stored.open();
+    for number in 0..250 {
+        write(&ftl, number);
+        ftl.flush().unwrap();
+    }
+    let stats = ftl.stats();
+    assert!(stats.flushes > 2 && stats.log_device_flushes > 230, "{stats:?}");
+    drop(ftl);
+    assert_eq!(pages(&stored.open(), 300), 250);
+}
+
+#[test]
+fn each_log_device_belongs_to_one_state_of_one_store() {
+    let (stored, other) = (formatted(), formatted());
+    let none = stored.refusal(LogDeviceUse::None);
+    assert!(none.contains("--without-log-device"), "{none}");
+    for (log, reason) in
+        [(other.log.clone(), "holds the log of another store"), (memory(), "holds no log of a Lacuna store")]
+    {
+        let refused = stored.refusal(LogDeviceUse::Device(log));
+        assert!(refused.contains(reason), "{refused}");
+    }
+    let plain: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(DEVICE_BYTES));
+    harness::format(&plain);
+    let plain = Stored { device: plain, log: memory() };
+    assert!(plain.refusal(LogDeviceUse::Device(memory())).contains("the store has none"));
+
+    // A log device that holds something is not taken.
+    let options =
+        FormatOptions { log_device: Some(stored.log.clone()), force: false, ..FormatOptions::default() };
+    let refused = Ftl::format(Arc::new(MemDevice::new(32 << 20)), &options);
+    assert!(matches!(refused, Err(Error::NotEmpty { .. })), "{refused:?}");
+    let small: Arc<dyn LogDevice> = Arc::new(MappedMemory::anonymous(64 << 10).unwrap());
+    let options = FormatOptions { log_device: Some(small), ..FormatOptions::default() };
+    let refused = Ftl::format(Arc::new(MemDevice::new(32 << 20)), &options).unwrap_err().to_string();
+    assert!(refused.contains("too few"), "{refused}");
+
+    // A store that lost it goes on; the old one does not come back.
+    drop(stored.open_with(LogDeviceUse::Without, false).unwrap());
+    let refused = stored.refusal(LogDeviceUse::Device(stored.log.clone()));
+    assert!(refused.contains("the store has none"), "{refused}");
+    drop(stored.open_with(LogDeviceUse::New(memory()), false).unwrap());
+    let refused = stored.refusal(LogDeviceUse::Device(stored.log.clone()));
+    assert!(refused.contains("earlier state"), "{refused}");
+}
+
+/// The flash is put back to what it was, and the log device is not.
+#[test]
+fn an_older_copy_of_the_flash_is_noticed() {
+    let stored = formatted();
+    let ftl = stored.open();
+    let before = stored.image();
+    (0..40).for_each(|number| write(&ftl, number));
+    ftl.flush().unwrap(); // to the flash
+    write(&ftl, 40);
+    ftl.flush().unwrap();
+    drop(ftl);
+    let after = stored.image();
+    for (bytes, opens) in [(&before, false), (&after, true)] {
+        stored.device.write_at(0, bytes).unwrap();
+        let found = stored.open_with(LogDeviceUse::Device(stored.log.clone()), true);
+        assert_eq!(found.is_ok(), opens);
+        assert!(opens || matches!(found, Err(Error::Corrupt { .. })), "{found:?}");
+    }
+    drop(stored.open());
+    stored.device.write_at(0, &after).unwrap();
+    let refused = stored.refusal(LogDeviceUse::Device(stored.log.clone()));
+    assert!(refused.contains("later state"), "{refused}");
+}
+
+/// Any bit of the ring may be damaged: nothing that was flushed before the last flush is missing without an error.
+#[test]
+fn damage_of_the_log_device_is_no_torn_end() {
+    let sim = SimDevice::new(DEVICE_BYTES, 1);
+    let memory = SimMemory::beside(&sim, LOG_BYTES, 1);
+    let options = FormatOptions {
+        segment_bytes: Some(SEGMENT_BYTES),
+        log_device: Some(memory.clone()),
+        ..FormatOptions::default()
+    };
+    Ftl::format(sim.clone(), &options).unwrap();
+    let open = |sim: &Arc<SimDevice>, memory: &Arc<SimMemory>| {
+        let log_device = LogDeviceUse::Device(memory.clone());
+        Ftl::open(sim.clone(), Options { log_device, ..Options::default() })
+    };
+    let ftl = open(&sim, &memory).unwrap();
+    for number in 0..10 {
+        write(&ftl, number);
+        ftl.flush().unwrap();
+    }
+    drop(ftl);
+    let (mut refused, mut whole) = (0, 0);
+    let ring = (64 << 10)..(64 << 10) + 10 * 4352;
+    for at in ring.step_by(97).chain(0..128).chain(32 << 10..(32 << 10) + 128) {
+        let device = sim.fork(at);
+        let log = memory.fork_beside(&device, at);
+        log.flip_bit(at, at as u8);
+        match open(&device, &log) {
+            Ok(ftl) => {
+                assert!(pages(&ftl, 20) >= 9, "byte {at}");
+                whole += 1;
+            }
+            Err(Error::Corrupt { .. }) => refused += 1,
+            Err(error) => panic!("byte {at}: {error}"),
+        }
+    }
+    assert!(refused > 300 && whole > 30, "{refused} {whole}");
+}
+
+#[test]
+fn a_check_finds_what_the_log_device_has_lost() {
+    let sim = SimDevice::new(DEVICE_BYTES, 1);
+    let memory = SimMemory::beside(&sim, LOG_BYTES, 1);
+    let options = FormatOptions {
+        segment_bytes: Some(SEGMENT_BYTES),
+        log_device: Some(memory.clone()),
+        ..FormatOptions::default()
+    };
+    Ftl::format(sim.clone(), &options).unwrap();
+    let log_device = LogDeviceUse::Device(memory.clone());
+    let ftl = Ftl::open(sim, Options { log_device, ..Options::default() }).unwrap();
+    for number in 0..3 {
+        write(&ftl, number);
+        ftl.flush().unwrap();
+    }
+    assert_sound(&ftl);
+    for (at, what) in [((64 << 10) + 100, "frame 0"), (100, "header"), ((32 << 10) + 100, "header")] {
+        memory.flip_bit(at, 0);
+        let findings = ftl.check(CheckDepth::Structure).unwrap().findings;
+        let is_found = findings.iter().any(|finding| finding.message.contains(what));
+        // Of the two headers only the newer one counts.
+        assert!(is_found || what == "header", "{findings:?}");
+        memory.flip_bit(at, 0);
+        assert_sound(&ftl);
+    }
+}
+
+/// A log device that fails stops the store; what it took before is there when the store is opened anew.
+#[test]
+fn a_log_device_that_fails_stops_the_store() {
+    let sim = SimDevice::new(DEVICE_BYTES, 1);
+    let memory = SimMemory::beside(&sim, LOG_BYTES, 1);
+    let stored = Stored { device: sim, log: memory.clone() };
+    let options = FormatOptions {
+        segment_bytes: Some(SEGMENT_BYTES),
+        log_device: Some(stored.log.clone()),
+        ..FormatOptions::default()
+    };
+    Ftl::format(stored.device.clone(), &options).unwrap();
+    for fails_at_fence in [true, false] {
+        let ftl = stored.open();
+        let before = pages(&ftl, 100);
+        (before..before + 3).for_each(|number| write(&ftl, number));
+        ftl.flush().unwrap();
+        match fails_at_fence {
+            true => memory.fail_sync(),
+            false => memory.fail_writes_after(1),
+        }
+        write(&ftl, before + 3);
+        assert!(matches!(ftl.flush(), Err(Error::Device(_))));
+        assert!(matches!(ftl.flush(), Err(Error::Poisoned { .. })));
+        memory.heal();
+        drop(ftl);
+        let ftl = stored.open();
+        assert!((before + 3..=before + 4).contains(&pages(&ftl, 100)));
+        assert_sound(&ftl);
+    }
+}
