@@ -19,6 +19,8 @@ LOOP_OTHERS=()
 LOOP_GROUP=
 NVMFS_PID=
 NVMFS_OPTIONS=()
+# Set before loop_make, lets discards through to the file: for benches that count bytes and no time.
+LOOP_DISCARDS=
 
 loop_make() {
     local file=$1 size=$2
@@ -29,7 +31,7 @@ loop_make() {
         status=none
     LOOP=$(losetup --find --show --direct-io=on "$file")
     # A discard would make holes in the file, and the next file system would pay for filling them.
-    echo 0 > "/sys/block/${LOOP#/dev/}/queue/discard_max_bytes"
+    [ -n "$LOOP_DISCARDS" ] || echo 0 > "/sys/block/${LOOP#/dev/}/queue/discard_max_bytes"
 }
 
 loop_format_store() {
@@ -38,7 +40,8 @@ loop_format_store() {
 }
 
 loop_mount() {
-    local kind=$1 dir=$2
+    local kind=$1 dir=$2 discard=nodiscard
+    [ -z "$LOOP_DISCARDS" ] || discard=discard
     mkdir -p "$dir"
     case $kind in
         ext4) mkfs.ext4 -q -F -E nodiscard,lazy_itable_init=0,lazy_journal_init=0 "$LOOP" ;;
@@ -51,8 +54,7 @@ loop_mount() {
     LOOP_DIR=$dir
     case $kind in
         nvmfs) nvmfs_mount "$LOOP" "$dir" ;;
-        btrfs) mount -t btrfs -o noatime,nodiscard "$LOOP" "$dir" ;;
-        *) mount -t "$kind" -o noatime "$LOOP" "$dir" ;;
+        *) mount -t "$kind" -o "noatime,$discard" "$LOOP" "$dir" ;;
     esac
 }
 

@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use lacuna_bench::{
     flash::{FlashModel, FlashOptions, FlashReport, live_bytes_peak},
-    trace::{TraceReader, TraceSource},
+    trace::{BlockEvents, TraceOp, TraceReader, TraceSource},
 };
 use serde_json::{Value, json};
 
@@ -15,6 +15,9 @@ use crate::{say, size::Size};
 pub(crate) struct Arguments {
     /// A trace
     trace: PathBuf,
+    /// The trace is the kernel's record of a block device: what trace_pipe gives of its events block_rq_complete
+    #[arg(long)]
+    block_events: bool,
     /// Flash page: the unit of programming
     #[arg(long, default_value = "16K")]
     page: Size,
@@ -27,10 +30,13 @@ pub(crate) struct Arguments {
     /// Write buffer of the drive
     #[arg(long, default_value = "1M")]
     buffer: Size,
-    /// Capacity of the drive; by default that of the traced device, or, for the trace of a directory,
-    /// the most that was live at any time
+    /// Capacity of the drive; by default that of the traced device, or, where the trace does not name one (of a
+    /// directory, or of block events), the most that was live at any time
     #[arg(long)]
     capacity: Option<Size>,
+    /// The drive was written full before, so what the trace neither writes nor discards is data to keep
+    #[arg(long)]
+    preconditioned: bool,
     /// As JSON
     #[arg(long)]
     json: bool,
@@ -44,16 +50,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         over_provisioning_percent: arguments.over_provisioning,
         buffer_bytes: arguments.buffer.0,
     };
-    let trace = TraceReader::open(&arguments.trace)?;
-    let source = trace.source();
+    let (source, trace) = open(arguments)?;
     let capacity_bytes = match (arguments.capacity, source) {
         (Some(capacity), _) => capacity.0,
-        (None, TraceSource::Device { capacity_bytes }) => capacity_bytes,
-        (None, TraceSource::Files) => {
-            live_bytes_peak(TraceReader::open(&arguments.trace)?, options.page_bytes)?
-        }
+        (None, Some(TraceSource::Device { capacity_bytes })) => capacity_bytes,
+        (None, _) => live_bytes_peak(open(arguments)?.1, options.page_bytes)?,
     };
     let mut model = FlashModel::new(capacity_bytes, options).with_context(|| name.clone())?;
+    if arguments.preconditioned {
+        model.precondition().with_context(|| name.clone())?;
+    }
     for op in trace {
         model.apply(op?).with_context(|| name.clone())?;
     }
@@ -64,12 +70,24 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     say(&text(&name, &options, &report))
 }
 
-fn as_json(name: &str, source: TraceSource, options: &FlashOptions, report: &FlashReport) -> Value {
+type Operations = Box<dyn Iterator<Item = lacuna_device::Result<TraceOp>>>;
+
+/// The trace, and what it says of its source: a record of the kernel says nothing.
+fn open(arguments: &Arguments) -> Result<(Option<TraceSource>, Operations)> {
+    if arguments.block_events {
+        return Ok((None, Box::new(BlockEvents::open(&arguments.trace)?)));
+    }
+    let trace = TraceReader::open(&arguments.trace)?;
+    Ok((Some(trace.source()), Box::new(trace)))
+}
+
+fn as_json(name: &str, source: Option<TraceSource>, options: &FlashOptions, report: &FlashReport) -> Value {
     json!({
         "trace": name,
         "source": match source {
-            TraceSource::Device { .. } => "device",
-            TraceSource::Files => "files",
+            Some(TraceSource::Device { .. }) => "device",
+            Some(TraceSource::Files) => "files",
+            None => "block events",
         },
         "page_bytes": options.page_bytes,
         "erase_block_bytes": options.erase_block_bytes,

@@ -22,7 +22,7 @@
 //! Scope of the model: greedy victims; one append point for the host and one for collection; the least worn free block
 //! is taken first, but cold blocks are not moved to level wear. A page that is written in part is programmed whole. The
 //! buffer collects pages, oldest out first, and a sync empties it: the drive has no power-loss protection. The drive
-//! starts out empty.
+//! starts out empty, unless it is [preconditioned](FlashModel::precondition).
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 
@@ -213,6 +213,20 @@ impl FlashModel {
             buffer: VecDeque::new(),
             counters: FlashReport::default(),
         })
+    }
+
+    /// Writes every page once, in order, and counts none of it: a drive that was in use before. What the trace neither
+    /// writes nor discards stays data that collection has to keep.
+    ///
+    /// # Errors
+    /// As [`FlashModel::apply`].
+    pub fn precondition(&mut self) -> Result<()> {
+        assert_eq!(self.counters, FlashReport::default(), "only a new drive is preconditioned");
+        self.write(0, self.capacity_pages * self.options.page_bytes)?;
+        self.drain()?;
+        assert_eq!(self.counters.erases, 0, "the capacity fits without collection");
+        self.counters = FlashReport::default();
+        Ok(())
     }
 
     /// Takes one element of a trace.

@@ -185,3 +185,25 @@ fn the_peak_is_the_smallest_drive() {
     trace.push(TraceOp::Discard { offset: 20 * PAGE, len: PAGE });
     assert_eq!(live_bytes_peak(trace.into_iter().map(Ok), PAGE).unwrap(), 10 * PAGE);
 }
+
+/// A used drive keeps what nobody overwrites or discards, and that costs moves; in the order of its blocks, or after a
+/// discard of everything, nothing is moved.
+#[test]
+fn a_preconditioned_drive_keeps_what_it_has() {
+    let pages = 512;
+    let moved = |ops: &mut dyn Iterator<Item = TraceOp>| {
+        let mut model = FlashModel::new(pages * PAGE, options(16, 7)).unwrap();
+        model.precondition().unwrap();
+        let fresh = model.report().unwrap();
+        assert_eq!((fresh.host_bytes, fresh.programmed_bytes, fresh.live_bytes), (0, 0, pages * PAGE));
+        ops.for_each(|op| model.apply(op).unwrap());
+        model.check();
+        model.report().unwrap().moved_bytes
+    };
+    let mut rng = SeededRng::new(1);
+    let scattered: Vec<TraceOp> = (0..pages).map(|_| write(rng.below(pages))).collect();
+    let discarded = TraceOp::Discard { offset: 0, len: pages * PAGE };
+    assert!(moved(&mut scattered.iter().copied()) > pages * PAGE / 2);
+    assert_eq!(moved(&mut (0..pages).map(write)), 0);
+    assert_eq!(moved(&mut [discarded].into_iter().chain(scattered.iter().copied())), 0);
+}

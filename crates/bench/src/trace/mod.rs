@@ -2,11 +2,13 @@
 //!
 //! [`TraceDevice`] and [`TraceVfs`] stand between a layer and the storage below it and report each operation to a
 //! [`TraceWriter`], which writes a file; [`TraceReader`] reads that back, for the [flash model](crate::flash) or other
-//! tools. The bytes of the file are in `format` and in docs/FORMAT.md.
+//! tools. The bytes of the file are in `format` and in docs/FORMAT.md. [`BlockEvents`] reads what the kernel recorded of
+//! a block device instead.
 //!
 //! An operation is recorded once it has returned without an error. So the order of operations that
 //! overlap in time is one of those possible, and a write that failed in part is not in the trace.
 
+mod block_events;
 mod device;
 mod format;
 #[cfg(feature = "fuzzing")]
@@ -18,6 +20,7 @@ mod tests;
 mod vfs;
 mod writer;
 
+pub use block_events::BlockEvents;
 pub use device::TraceDevice;
 pub use reader::TraceReader;
 pub use vfs::TraceVfs;
