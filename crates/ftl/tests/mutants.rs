@@ -66,7 +66,7 @@ const RULES: &[(&str, &str)] = &[
     ("summary-verified", "flips"),
     ("summary-of-this-life", "mixed"),
     ("data-encrypted", "encryption::nothing_of_a_marked_workload_lies_on_the_device"),
-    ("keys-in-turn", "encryption::any_cut_in_a_change_of_keys_leaves_the_old_or_the_new_ones"),
+    ("keys-in-turn", "encryption::some_copy_of_the_keys_is_whole_at_any_time"),
     ("opening-restores", "never_stuck::collections_that_never_end"),
     ("growth-leaves-collection", "reserve::a_full_store_is_reopened_for_ever"),
     ("flush-planned", "reserve::whoever_misses_segments_for_what_is_unflushed_plans_a_flush"),
