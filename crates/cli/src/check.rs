@@ -6,11 +6,11 @@ use lacuna_nvmfs::{CheckDepth, OpenedVfs};
 
 use crate::{
     control,
-    info::holds_tables,
     look::{Look, reading_all},
     printable::one_line,
     progress::Shown,
     say,
+    table_info::holds_tables,
 };
 
 /// Prove that a store is sound, from the flash up to its tables; exit code 0 if it is

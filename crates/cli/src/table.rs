@@ -16,15 +16,15 @@ use std::{
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use lacuna_device::Vfs;
-use lacuna_engine::{OptimizeProgress, Store, StoreOptions, TableInfo, TableKind, TableOptions};
+use lacuna_engine::{Doublewrite, OptimizeProgress, Store, StoreOptions, TableInfo, TableKind, TableOptions};
 use lacuna_nvmfs::{VfsOptions, open_vfs};
 use lacuna_page::Algorithm;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::{
-    info::{holds_tables, kind_text},
     say,
     size::Size,
+    table_info::{holds_tables, kind_text},
     tables::Kind,
 };
 
@@ -44,6 +44,8 @@ enum TableCommand {
     Drop(Named),
     /// Change how a table's pages are written from now on; `optimize` writes those that are there
     Alter(AlterArguments),
+    /// Say whether a table's pages are written twice from now on
+    Doublewrite(DoublewriteArguments),
     /// Let a table follow the store's defaults, now and whenever they change
     Inherit(Named),
     /// Rewrite pages that do not have the form that their table's settings ask for; after Ctrl-C the same command goes
@@ -69,6 +71,14 @@ struct AlterArguments {
     kind: Kind,
     #[command(flatten)]
     compression: Compression,
+}
+
+#[derive(Args)]
+struct DoublewriteArguments {
+    #[command(flatten)]
+    named: Named,
+    /// auto (as the store's setting says), on, or off
+    setting: Doublewrite,
 }
 
 #[derive(Args)]
@@ -144,6 +154,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
                 let kind = compression.of(*kind, block)?;
                 open.alter_table(table, kind)?;
                 Ok(format!("{table}: {} from now on", kind_text(kind)))
+            })
+        }
+        TableCommand::Doublewrite(DoublewriteArguments { named: Named { store, table }, setting }) => {
+            on(store, |open| {
+                open.set_doublewrite(table, *setting)?;
+                Ok(format!("{table}: doublewrite {} from now on", setting.name()))
             })
         }
         TableCommand::Inherit(Named { store, table }) => on(store, |open| {

@@ -66,6 +66,11 @@ fn tables_are_altered_optimized_made_to_follow_and_dropped() {
         assert!(pages["pages"]["zstd"].as_u64() > Some(50) && pages["pages"]["none"].is_null(), "{pages}");
         assert!(pages["image_bytes"].as_u64() < Some(500_000), "{pages}");
 
+        assert_eq!(found("own")["doublewrite"], "auto");
+        assert!(lacuna("table doublewrite PLACE own on").contains("own: doublewrite on from now on"));
+        assert_eq!(found("own")["doublewrite"], "on");
+        assert!(lacuna("info PLACE").contains("doublewrite on"));
+
         assert!(lacuna("table inherit PLACE own").contains("own: follows the defaults, page/lz4"));
         assert_eq!(form(&found("own")), ("page", "lz4", 0, true));
         assert!(lacuna("table drop PLACE own").contains("own: dropped"));
