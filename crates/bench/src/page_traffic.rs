@@ -28,6 +28,14 @@ pub struct PageTraffic {
     pub written_again: u64,
     /// Batches that pages were written in.
     pub batches: u64,
+    /// Bytes written in the places of pages: images, and what fills atomic writes up.
+    pub page_bytes: u64,
+    /// Bytes written to the doublewrite file.
+    pub doublewrite_bytes: u64,
+    /// Holes punched behind images that became shorter, and of free pages.
+    pub trims: u64,
+    /// Holes and atomic writes that the storage refused.
+    pub refused: u64,
     /// Bytes of the log, padding included.
     pub log_bytes: u64,
     /// Times a writer was made to wait.
@@ -47,6 +55,10 @@ impl PageTraffic {
             written_for_dirty: flush.for_dirty,
             written_again: flush.again,
             batches: flush.batches,
+            page_bytes: flush.written_bytes,
+            doublewrite_bytes: flush.doublewrite_bytes,
+            trims: flush.punches,
+            refused: flush.refused_punches + flush.refused_atomic_writes,
             log_bytes: log.written_bytes,
             throttled: flush.throttled,
         })
@@ -67,6 +79,10 @@ impl Sub for PageTraffic {
             written_for_dirty: self.written_for_dirty - before.written_for_dirty,
             written_again: self.written_again - before.written_again,
             batches: self.batches - before.batches,
+            page_bytes: self.page_bytes - before.page_bytes,
+            doublewrite_bytes: self.doublewrite_bytes - before.doublewrite_bytes,
+            trims: self.trims - before.trims,
+            refused: self.refused - before.refused,
             log_bytes: self.log_bytes - before.log_bytes,
             throttled: self.throttled - before.throttled,
         }
@@ -95,5 +111,8 @@ pub(crate) fn add_rows<R>(
     row("  against too many dirty", |pages| pages.written_for_dirty);
     row("  not for the first time", |pages| pages.written_again);
     row("  batches of them", |pages| pages.batches);
+    row("  KB in their places", |pages| pages.page_bytes / 1000);
+    row("  KB in the doublewrite file", |pages| pages.doublewrite_bytes / 1000);
+    row("trims per 1,000", |pages| pages.trims);
     row("log per 1,000, KB", |pages| pages.log_bytes / 1000);
 }

@@ -6,13 +6,12 @@ use lacuna_ftl::CheckDepth as FlashDepth;
 use lacuna_nvmfs::{CheckDepth, OpenedVfs};
 
 use crate::{
-    control,
-    info::holds_tables,
-    keys,
+    control, keys,
     look::{Look, reading_all},
     printable::one_line,
     progress::Shown,
     say,
+    table_info::holds_tables,
 };
 
 /// Prove that a store is sound, from the flash up to its tables; exit code 0 if it is

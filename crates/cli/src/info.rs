@@ -1,13 +1,18 @@
-use std::{collections::BTreeMap, fmt::Write, path::PathBuf};
+use std::{fmt::Write, path::PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use lacuna_device::{Error, StreamHint, Vfs};
-use lacuna_engine::{Error as EngineError, RecoveryStats, TableImages, TableInfo, TableKind, TableOptions};
+use lacuna_engine::{Error as EngineError, RecoveryStats};
 use lacuna_nvmfs::{OpenedVfs, VfsOptions};
 use serde_json::{Value, json};
 
-use crate::{control, live, look::Look, printable::one_line, say};
+use crate::{
+    control, live,
+    look::Look,
+    printable::one_line,
+    say,
+    table_info::{Images, add_tables, holds_tables, tables_text},
+};
 
 /// Show what a store holds
 #[derive(Args)]
@@ -22,9 +27,6 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// The images of tables, by the tables' names.
-type Images = BTreeMap<String, TableImages>;
-
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let name = arguments.store.display().to_string();
     if let Some(answer) = control::ask(&arguments.store, "info")? {
@@ -35,21 +37,18 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         let text = if arguments.json {
             serde_json::to_string_pretty(&info)? + "\n"
         } else {
-            text(&info, &[], &Images::new())
+            text(&info, &Images::new())
         };
         return say(&text);
     }
-    let (info, tables, images) = look_at(arguments, &name)?;
-    let text = if arguments.json {
-        serde_json::to_string_pretty(&info)? + "\n"
-    } else {
-        text(&info, &tables, &images)
-    };
+    let (info, images) = look_at(arguments, &name)?;
+    let text =
+        if arguments.json { serde_json::to_string_pretty(&info)? + "\n" } else { text(&info, &images) };
     say(&text)
 }
 
 /// What a store holds that no other process has open.
-fn look_at(arguments: &Arguments, name: &str) -> Result<(Value, Vec<TableInfo>, Images)> {
+fn look_at(arguments: &Arguments, name: &str) -> Result<(Value, Images)> {
     let look = Look::at(&arguments.store, VfsOptions::default())?;
     let vfs = look.opened.vfs();
     let mut info = match &look.opened {
@@ -63,17 +62,17 @@ fn look_at(arguments: &Arguments, name: &str) -> Result<(Value, Vec<TableInfo>, 
             })
         }
     };
-    let (mut tables, mut images) = (Vec::new(), Images::new());
+    let mut images = Images::new();
     let mut kept = None;
+    info["tables"] = json!([]);
     if holds_tables(&*vfs)? {
         match look.tables(name) {
             Ok(store) => {
-                tables = store.tables()?;
-                for table in tables.iter().filter(|_| arguments.pages) {
+                for table in store.tables()?.iter().filter(|_| arguments.pages) {
                     let found = store.images(&table.name).with_context(|| name.to_owned())?;
                     images.insert(table.name.clone(), found);
                 }
-                info["defaults"] = defaults_json(&store.defaults()?);
+                add_tables(&mut info, &store, &images)?;
                 info["recovery"] = recovery_json(&store.stats()?.recovery);
                 kept = Some(store);
             }
@@ -83,19 +82,8 @@ fn look_at(arguments: &Arguments, name: &str) -> Result<(Value, Vec<TableInfo>, 
             Err(error) => return Err(error),
         }
     }
-    info["tables"] = tables.iter().map(|table| table_json(table, images.get(&table.name))).collect();
     look.close(kept)?;
-    Ok((info, tables, images))
-}
-
-/// Whether the engine keeps tables in `vfs`: its first file is there.
-pub(crate) fn holds_tables(vfs: &dyn Vfs) -> Result<bool> {
-    match vfs.open("control", StreamHint::Data) {
-        Ok(_) => Ok(true),
-        Err(Error::NotFound { .. }) => Ok(false),
-        // It may be the name of no file.
-        Err(_) => Ok(vfs.list()?.iter().any(|name| name == "control")),
-    }
+    Ok((info, images))
 }
 
 fn mount_text(mount: &Value) -> String {
@@ -139,24 +127,6 @@ fn mount_text(mount: &Value) -> String {
     text
 }
 
-fn compression(kind: TableKind) -> (&'static str, &'static str, i32) {
-    match kind {
-        TableKind::PageCompressed { algorithm, level } => ("page", algorithm.name(), level),
-        TableKind::RowCompressed { level, .. } => ("row", "zlib", level),
-        _ => ("plain", "none", 0),
-    }
-}
-
-/// Its pages are blocks.
-fn is_row(table: &TableInfo) -> bool {
-    matches!(table.options.kind, TableKind::RowCompressed { .. })
-}
-
-fn defaults_json(defaults: &TableOptions) -> Value {
-    let (kind, algorithm, level) = compression(defaults.kind);
-    json!({ "tables": kind, "algorithm": algorithm, "level": level, "page_bytes": defaults.page_bytes })
-}
-
 /// The work of opening the store.
 fn recovery_json(did: &RecoveryStats) -> Value {
     json!({
@@ -185,42 +155,7 @@ fn recovery_text(recovery: &Value) -> String {
     )
 }
 
-fn table_json(table: &TableInfo, images: Option<&TableImages>) -> Value {
-    let (kind, algorithm, level) = compression(table.options.kind);
-    let mut json = json!({
-        "name": table.name,
-        "tables": kind,
-        "algorithm": algorithm,
-        "level": level,
-        "inherits": table.inherits,
-        "page_bytes": table.options.page_bytes,
-        "file_bytes": table.file_bytes,
-        "allocated_bytes": table.allocated_bytes,
-        "hole_unit": table.hole_unit,
-    });
-    if let Some(images) = images.filter(|_| !is_row(table)) {
-        let pages =
-            images.pages.iter().map(|(algorithm, pages)| (algorithm.name().to_owned(), (*pages).into()));
-        json["pages"] = Value::Object(pages.collect());
-        json["unwritten_pages"] = images.unwritten.into();
-        json["image_bytes"] = images.image_bytes.into();
-    }
-    json
-}
-
-/// Pages by algorithm, and the space of their images compared with that of pages.
-fn images_text(images: &TableImages, page_bytes: usize) -> String {
-    let mut parts: Vec<String> =
-        images.pages.iter().map(|(algorithm, pages)| format!("{pages} {algorithm}")).collect();
-    if images.unwritten > 0 {
-        parts.push(format!("{} not written yet", images.unwritten));
-    }
-    let written: u64 = images.pages.values().sum();
-    let ratio = images.image_bytes as f64 / (written.max(1) * page_bytes as u64) as f64;
-    format!("pages: {}; their images take {ratio:.2} of them", parts.join(", "))
-}
-
-fn text(info: &Value, tables: &[TableInfo], images: &Images) -> String {
+fn text(info: &Value, images: &Images) -> String {
     let mb = |bytes: u64| bytes as f64 / 1e6;
     let mut text = format!("{}\n", one_line(info["store"].as_str().unwrap_or_default()));
     let number = |name: &str| info[name].as_u64();
@@ -252,63 +187,17 @@ fn text(info: &Value, tables: &[TableInfo], images: &Images) -> String {
     }
     if let Some(mount) = info.get("mount") {
         text += &mount_text(mount);
-        return text;
     }
     if let Some(why) = info["tables_not_shown"].as_str() {
         let _ = writeln!(text, "  tables not shown: {why}");
         return text;
     }
+    let tables = info["tables"].as_array().map(Vec::as_slice).unwrap_or_default();
     if tables.is_empty() {
-        text += "  no tables\n";
+        // Most mounted stores hold files of other programs.
+        text += if info.get("mount").is_some() { "" } else { "  no tables\n" };
         return text;
     }
     text += &recovery_text(&info["recovery"]);
-    let _ = writeln!(
-        text,
-        "\n  {:<20} {:<12} {:>6} {:>12} {:>12} {:>6}",
-        "table", "compression", "page", "size MB", "taken MB", "ratio"
-    );
-    for table in tables {
-        let mut compression = kind_text(table.options.kind);
-        if table.inherits {
-            compression.push('*');
-        }
-        let _ = writeln!(
-            text,
-            "  {:<20} {compression:<12} {:>6} {:>12.1} {:>12.1} {:>6.2}",
-            one_line(&table.name),
-            format!("{}K", table.options.page_bytes >> 10),
-            mb(table.file_bytes),
-            mb(table.allocated_bytes),
-            table.allocated_bytes as f64 / table.file_bytes.max(1) as f64,
-        );
-        if let Some(images) = images.get(&table.name).filter(|_| !is_row(table)) {
-            let _ = writeln!(text, "    {}", images_text(images, table.options.page_bytes));
-        }
-    }
-    if tables.iter().any(|table| table.inherits) {
-        let defaults = &info["defaults"];
-        let name = |field: &str| defaults[field].as_str().unwrap_or("?");
-        let level = defaults["level"].as_i64().unwrap_or(0) as i32;
-        let compression = compression_text((name("tables"), name("algorithm"), level));
-        let _ = writeln!(text, "  * follows the store's defaults, now {compression}");
-    }
-    text
-}
-
-/// How pages of tables of a kind are kept, in a word or two.
-pub(crate) fn kind_text(kind: TableKind) -> String {
-    let text = compression_text(compression(kind));
-    match kind {
-        TableKind::RowCompressed { key_block_size, .. } => format!("{text}, blocks of {key_block_size}K"),
-        TableKind::Plain | TableKind::PageCompressed { .. } => text,
-    }
-}
-
-fn compression_text((kind, algorithm, level): (&str, &str, i32)) -> String {
-    match (kind, level) {
-        ("plain", _) => kind.to_owned(),
-        (_, 0) => format!("{kind}/{algorithm}"),
-        (_, level) => format!("{kind}/{algorithm} {level}"),
-    }
+    text + &tables_text(tables, &info["defaults"], images)
 }

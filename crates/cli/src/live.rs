@@ -2,6 +2,7 @@
 
 use std::{fmt::Write, num::NonZeroU64, os::unix::fs::MetadataExt, sync::Arc};
 
+use lacuna_device::Vfs;
 use lacuna_ftl::{Stats, StreamStats};
 use lacuna_fuse::{Kind, LATENCY_BOUNDS_US, Service, innodb::NoTrim};
 use lacuna_nvmfs::{CheckDepth, Limits, Nvmfs, UserQuota};
@@ -12,6 +13,7 @@ use crate::{
     files, grow,
     printable::one_line,
     quota, scrub,
+    table_info::add_closed_tables,
 };
 
 /// What is said about a mount that the service does not know.
@@ -100,6 +102,7 @@ fn info(facts: &Facts, service: &Service) -> Value {
         "device_written_bytes": stats.log_bytes + stats.gc_bytes + stats.checkpoint_bytes,
         "write_amplification": stats.write_amplification(),
     });
+    add_closed_tables(&mut info, Arc::clone(service.fs()) as Arc<dyn Vfs>);
     info
 }
 

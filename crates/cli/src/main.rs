@@ -3,8 +3,9 @@
 //! Every failure is one line `lacuna: <place>: <cause>` on standard error: exit code 2 when the
 //! command line makes no sense, else 1.
 //!
-//! layers: printable < output < keys < control, progress, size, trace < look < files, grow, quota, scrub < live, phases, tables < info
-//! layers: < check, table < flash_model, format, iobench, key, linkbench, mariadb_demo, metrics, mount, tpcc, trimbench
+//! layers: printable < output < keys < control, progress, size, trace < look < files, grow, quota, scrub, table_info
+//! layers: < live, phases, tables < info < check, table
+//! layers: < flash_model, format, iobench, key, linkbench, mariadb_demo, metrics, mount, tpcc, trimbench
 //! layers: < verdict
 
 mod check;
@@ -31,6 +32,7 @@ mod quota;
 mod scrub;
 mod size;
 mod table;
+mod table_info;
 mod tables;
 mod tpcc;
 mod trace;

@@ -18,17 +18,17 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use lacuna_device::Vfs;
 use lacuna_engine::{
-    AlterProgress, OptimizeProgress, Store, StoreOptions, TableInfo, TableKind, TableOptions,
+    AlterProgress, Doublewrite, OptimizeProgress, Store, StoreOptions, TableInfo, TableKind, TableOptions,
 };
 use lacuna_nvmfs::VfsOptions;
 use lacuna_page::Algorithm;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::{
-    info::{holds_tables, kind_text},
     keys::open_vfs,
     say,
     size::Size,
+    table_info::{holds_tables, kind_text},
     tables::Kind,
 };
 
@@ -50,6 +50,8 @@ enum TableCommand {
     /// `optimize` writes those that are there; to or from row, and to other blocks, the table is copied: it needs space
     /// for both, and is as it was after Ctrl-C
     Alter(AlterArguments),
+    /// Say whether a table's pages are written twice from now on
+    Doublewrite(DoublewriteArguments),
     /// Let a table follow the store's defaults, now and whenever they change
     Inherit(Named),
     /// Rewrite pages that do not have the form that their table's settings ask for; after Ctrl-C the same command goes
@@ -75,6 +77,14 @@ struct AlterArguments {
     kind: Kind,
     #[command(flatten)]
     compression: Compression,
+}
+
+#[derive(Args)]
+struct DoublewriteArguments {
+    #[command(flatten)]
+    named: Named,
+    /// auto (as the store's setting says), on, or off
+    setting: Doublewrite,
 }
 
 #[derive(Args)]
@@ -144,6 +154,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         TableCommand::Alter(AlterArguments { named: Named { store, table }, kind, compression }) => {
             let interrupted = interruption()?;
             on(store, |open| alter(open, table, (*kind, compression), &interrupted))
+        }
+        TableCommand::Doublewrite(DoublewriteArguments { named: Named { store, table }, setting }) => {
+            on(store, |open| {
+                open.set_doublewrite(table, *setting)?;
+                Ok(format!("{table}: doublewrite {} from now on", setting.name()))
+            })
         }
         TableCommand::Inherit(Named { store, table }) => on(store, |open| {
             open.inherit_defaults(table)?;

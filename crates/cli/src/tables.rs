@@ -57,6 +57,21 @@ pub(crate) struct EngineOptions {
     /// Whether pages are written twice, through a doublewrite file: auto, on or off
     #[arg(long, default_value = "auto")]
     doublewrite: Doublewrite,
+    /// Whether pages are written atomically where the storage can do that: on or off
+    #[arg(long, value_name = "SWITCH", default_value = "on")]
+    atomic_writes: Switch,
+    /// Whether the space behind a page that became shorter is given back: on or off
+    #[arg(long, value_name = "SWITCH", default_value = "on")]
+    trim: Switch,
+    /// Whether a store leaves out the trailing zeros of what is written: on or off
+    #[arg(long, value_name = "SWITCH", default_value = "on")]
+    elide_zero_tails: Switch,
+    /// Whether leaves are packed before they are compressed: on or off
+    #[arg(long, value_name = "SWITCH", default_value = "on")]
+    packing: Switch,
+    /// Whether pages have a checksum of all their bytes, also where the storage never tears them: on or off
+    #[arg(long, value_name = "SWITCH", default_value = "on")]
+    checksums: Switch,
     /// Threads that compress and write pages; by default one for each processor
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     flush_threads: Option<u32>,
@@ -103,6 +118,22 @@ impl FromStr for Kind {
     fn from_str(name: &str) -> Result<Kind, &'static str> {
         let kind = [Kind::Plain, Kind::Page, Kind::Row].into_iter().find(|kind| kind.name() == name);
         kind.ok_or("known kinds of tables: plain, page, row")
+    }
+}
+
+/// On or off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Switch(pub(crate) bool);
+
+impl FromStr for Switch {
+    type Err = &'static str;
+
+    fn from_str(name: &str) -> Result<Switch, &'static str> {
+        match name {
+            "on" => Ok(Switch(true)),
+            "off" => Ok(Switch(false)),
+            _ => Err("on or off"),
+        }
     }
 }
 
@@ -208,6 +239,7 @@ impl EngineOptions {
         let mut options = VfsOptions::default();
         options.options.ftl.map_memory = self.map_memory.map(|size| size.0);
         options.options.ftl.footprint = self.footprint;
+        options.options.ftl.elide_zero_tails = self.elide_zero_tails.0;
         options
     }
 
@@ -216,7 +248,16 @@ impl EngineOptions {
         let flush_threads = self.flush_threads.map(|threads| threads as usize);
         let defaults = StoreOptions::default();
         let flush_threads = flush_threads.unwrap_or(defaults.flush_threads);
-        StoreOptions { pool_bytes, flush_threads, doublewrite: self.doublewrite, ..defaults }
+        StoreOptions {
+            pool_bytes,
+            flush_threads,
+            doublewrite: self.doublewrite,
+            atomic_writes: self.atomic_writes.0,
+            trim: self.trim.0,
+            packing: self.packing.0,
+            checksums: self.checksums.0,
+            ..defaults
+        }
     }
 
     /// Settings that every report names.
@@ -232,7 +273,12 @@ impl EngineOptions {
             "level": self.level,
             "key_block_size": self.key_block_size,
             "row_level": self.row_level,
-            "doublewrite": format!("{:?}", self.doublewrite).to_lowercase(),
+            "doublewrite": self.doublewrite.name(),
+            "atomic_writes": self.atomic_writes.0,
+            "trim": self.trim.0,
+            "elide_zero_tails": self.elide_zero_tails.0,
+            "packing": self.packing.0,
+            "checksums": self.checksums.0,
             "page_bytes": TableOptions::default().page_bytes,
             "pool_bytes": self.pool.0,
             "map_memory_bytes": self.map_memory.map(|size| size.0),

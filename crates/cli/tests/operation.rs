@@ -238,6 +238,29 @@ fn a_mounted_store_is_listed() {
     refused(&busy, &["store", "in use", "mounted on", "dir"]);
 }
 
+/// Tables of which a program has made a change through the mount are shown once it has closed them.
+#[test]
+fn a_mounted_store_shows_its_tables() {
+    let scratch = Scratch::new();
+    make(&scratch, "store", true);
+    let Some(mount) = Mount::new(&scratch) else { return };
+    let shown = succeed(&scratch, "info store");
+    assert!(shown.contains("people") && shown.contains("mounted over"), "{shown}");
+    let opened = open_vfs(&mount.dir, &VfsOptions::default()).expect("opened");
+    let store = Store::open(opened.vfs(), StoreOptions::default()).expect("opened");
+    let people = store.table("people").expect("catalog").expect("there");
+    let mut txn = store.begin();
+    txn.put(&people, b"bob", b"builder").expect("put");
+    txn.commit().expect("committed");
+    let hidden = succeed(&scratch, "info store");
+    assert!(hidden.contains("tables not shown") && !hidden.contains("people"), "{hidden}");
+    drop(people);
+    store.close().expect("closed");
+    opened.close().expect("closed");
+    drop(opened);
+    assert!(succeed(&scratch, "info store --json").contains("\"people\""));
+}
+
 #[test]
 fn a_mounted_store_is_scrubbed() {
     let scratch = Scratch::new();

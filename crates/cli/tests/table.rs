@@ -70,6 +70,10 @@ fn tables_are_altered_optimized_made_to_follow_and_dropped() {
         assert!(told.contains("own: row") && told.contains("5000 records copied"), "{told}");
         assert_eq!(form(&found("own")), ("row", "zlib", 0, false));
         assert!(lacuna("table alter PLACE own plain").contains("own: plain now, 5000 records copied"));
+        assert_eq!(found("own")["doublewrite"], "auto");
+        assert!(lacuna("table doublewrite PLACE own on").contains("own: doublewrite on from now on"));
+        assert_eq!(found("own")["doublewrite"], "on");
+        assert!(lacuna("info PLACE").contains("doublewrite on"));
 
         assert!(lacuna("table inherit PLACE own").contains("own: follows the defaults, page/lz4"));
         assert_eq!(form(&found("own")), ("page", "lz4", 0, true));

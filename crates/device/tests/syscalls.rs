@@ -392,3 +392,31 @@ fn an_atomic_write_is_one_request_that_asks_for_it() {
     let refused = steps.take("refused").calls;
     assert!(refused.iter().all(|call| !call.text.contains("/mount/a")), "{refused:#?}");
 }
+
+#[test]
+fn atomic_writes_of_two_threads_take_no_more_space() {
+    let directory = tempfile::tempdir().unwrap();
+    let Some(xfs) = Xfs::new(directory.path()) else {
+        return eprintln!("SKIPPED: no XFS can be made and mounted here");
+    };
+    let vfs = DirVfs::open(&xfs.0, DirOptions::default()).unwrap();
+    if vfs.props().atomic_writes.is_none() {
+        return eprintln!("SKIPPED: this kernel's XFS offers no atomic writes: Linux 6.16 is needed");
+    }
+    const PAGES: u64 = 512;
+    let file = vfs.create("a", StreamHint::Data).unwrap();
+    file.set_len(PAGES * 16384).unwrap();
+    std::thread::scope(|scope| {
+        for first in 0..2 {
+            let (file, data) = (&file, AlignedBuf::zeroed(4096));
+            scope.spawn(move || {
+                for page in (first..PAGES).step_by(2) {
+                    file.write_atomic(page * 16384, &data).unwrap();
+                }
+            });
+        }
+    });
+    file.sync().unwrap();
+    let allocated = file.allocated(0, PAGES * 16384).unwrap();
+    assert!(allocated <= PAGES * 4096 * 11 / 10, "{PAGES} writes of 4 KiB take {allocated} bytes");
+}

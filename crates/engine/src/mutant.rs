@@ -9,9 +9,6 @@ lacuna_mutants::breakable_rules! {
     PagesWhole = "pages-whole",
     /// The end of an old image is punched only once the shorter new one is synced (flush invariant 3).
     OldEndsKept = "old-ends-kept",
-    /// Recovery restores an image that is newer than the one in place, where a torn one would not be noticed
-    /// (doublewrite).
-    NewerRestored = "newer-restored",
     /// A page-write record is appended after its image, once that is as durable as it has to be (page_writes invariant
     /// 1).
     NotesFollowImages = "notes-follow-images",

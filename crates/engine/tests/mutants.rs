@@ -33,6 +33,8 @@ mod scheduled;
 mod shapes;
 #[path = "snapshot.rs"]
 mod snapshot;
+#[path = "switches.rs"]
+mod switches;
 #[path = "tables.rs"]
 mod tables;
 
@@ -50,7 +52,7 @@ use lacuna_sim::mutation::{Outcome, assert_each_is_noticed, run};
 const FLASH: &str = "crash::power_cuts_on_flash_lose_no_commit";
 const DIRECTORY: &str = "crash::power_cuts_on_a_directory_lose_no_commit";
 const ATOMIC: &str = "crash::power_cuts_on_a_directory_with_atomic_writes_lose_no_commit";
-const SWITCHES: &str = "crash::power_cuts_among_changing_switches_lose_no_commit";
+const SHORTER: &str = "switches::a_page_that_becomes_shorter_is_whole_after_any_cut";
 const BESIDE: &str = "crash::power_cuts_beside_another_writer_lose_no_commit";
 const DROPS: &str = "tables::power_cuts_during_a_drop_on_a_directory_leave_a_whole_table_or_none";
 const UNFINISHED: &str = "crash::pages_never_overtake_the_log";
@@ -95,8 +97,7 @@ const RULES: &[(&str, &str)] = &[
     ("pages-synced", DIRECTORY),
     ("pages-synced", ATOMIC),
     ("pages-whole", ATOMIC),
-    ("old-ends-kept", ATOMIC),
-    ("newer-restored", SWITCHES),
+    ("old-ends-kept", SHORTER),
     ("notes-follow-images", BESIDE),
     ("survey-synced", CACHED),
     ("flights-count", BESIDE),

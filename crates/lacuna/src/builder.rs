@@ -102,9 +102,40 @@ impl Builder {
         self
     }
 
-    /// Whether pages are written twice. Default: where they could be torn, which is in a directory only.
+    /// Whether pages are written twice. Default: where they could be torn, which is in a directory only, and there only
+    /// where the file system has no atomic writes. A table may have a setting of its own.
     pub fn doublewrite(mut self, doublewrite: Doublewrite) -> Builder {
         self.engine.doublewrite = doublewrite;
+        self
+    }
+
+    /// Whether pages are written atomically where the storage can do that. Default true.
+    pub fn atomic_writes(mut self, is_on: bool) -> Builder {
+        self.engine.atomic_writes = is_on;
+        self
+    }
+
+    /// Whether the space behind a page that became shorter is given back. Default true.
+    pub fn trim(mut self, is_on: bool) -> Builder {
+        self.engine.trim = is_on;
+        self
+    }
+
+    /// Whether trailing zeros of what is written are left out in a store file or block device. Default true.
+    pub fn elide_zero_tails(mut self, is_on: bool) -> Builder {
+        self.storage.options.ftl.elide_zero_tails = is_on;
+        self
+    }
+
+    /// Whether pages have a checksum of all their bytes, also where the storage never tears them. Default true.
+    pub fn checksums(mut self, is_on: bool) -> Builder {
+        self.engine.checksums = is_on;
+        self
+    }
+
+    /// Whether leaves are packed before they are compressed. Default true.
+    pub fn packing(mut self, is_on: bool) -> Builder {
+        self.engine.packing = is_on;
         self
     }
 

@@ -29,7 +29,6 @@ use zerocopy::{
 
 use super::{JOB_PAGES, write::Image};
 use crate::{
-    mutant::{Rule, is_broken},
     page::node,
     poison::Poison,
     space::{Space, Spaces},
@@ -246,7 +245,7 @@ fn restore_page(spaces: &Spaces, file: &dyn File, region: u64, entry: Entry, old
     let copied = open(&mut copy).ok().map(|meta| Lsn(meta.lsn)).filter(|lsn| *lsn >= oldest);
     match in_place {
         // An old image without a checksum may be torn by the newer one, and nobody would see it.
-        Some(lsn) if copied.is_none_or(|copied| copied <= lsn) || is_broken(Rule::NewerRestored) => {
+        Some(lsn) if copied.is_none_or(|copied| copied <= lsn) => {
             if lsn < oldest {
                 return Ok(Outcome::Left);
             }
