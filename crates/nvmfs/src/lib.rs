@@ -133,5 +133,7 @@ pub use format::{FILE_BYTES_MAX, Ino, Limits, Timestamp, system_time};
 pub use inodes::{Usage, UserQuota};
 pub use lacuna_ftl::{CheckDepth, Finding, Progress, Spare};
 pub use salvage::{RemainingEntry, RemainingInode, Remains};
-pub use vfs::{Directory, Nvmfs, OpenedVfs, Options, VfsOptions, format_path, open_vfs, salvage_store};
+pub use vfs::{
+    Directory, LogDevicePath, Nvmfs, OpenedVfs, Options, VfsOptions, format_path, open_vfs, salvage_store,
+};
 pub use volume::FormatOptions;

@@ -11,7 +11,7 @@ mod salvage;
 mod tests;
 
 pub use directory::Directory;
-pub use open::{OpenedVfs, VfsOptions, format_path, open_vfs, salvage_store};
+pub use open::{LogDevicePath, OpenedVfs, VfsOptions, format_path, open_vfs, salvage_store};
 
 use std::sync::Arc;
 

@@ -1,15 +1,48 @@
 //! From a path to a VFS: the entry point for the command line and the engine's users.
 
-use std::{fs, io, path::Path, sync::Arc};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
-use lacuna_device::{BlockDevice, DirOptions, DirVfs, Patient, RawDevice, RawOptions, Vfs};
-use lacuna_ftl as ftl;
+use lacuna_device::{BlockDevice, DirOptions, DirVfs, Patient, RawDevice, RawOptions, Vfs, open_log_device};
+use lacuna_ftl::{self as ftl, LogDeviceUse};
 
 use crate::{
     error::Result,
     vfs::{Nvmfs, Options},
     volume::FormatOptions,
 };
+
+/// The log device of a store at a path; see [`LogDeviceUse`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum LogDevicePath {
+    /// None, or the one in the options of the ftl.
+    #[default]
+    None,
+    /// This one.
+    Path(PathBuf),
+    /// The store goes on without the one that it had.
+    Without,
+    /// This one, which must hold nothing, from now on.
+    New(PathBuf),
+}
+
+impl LogDevicePath {
+    /// Opens it.
+    ///
+    /// # Errors
+    /// As [`open_log_device`].
+    pub fn opened(&self, read_only: bool) -> Result<LogDeviceUse> {
+        Ok(match self {
+            LogDevicePath::None => LogDeviceUse::None,
+            LogDevicePath::Path(path) => LogDeviceUse::Device(open_log_device(path, read_only)?),
+            LogDevicePath::Without => LogDeviceUse::Without,
+            LogDevicePath::New(path) => LogDeviceUse::New(open_log_device(path, read_only)?),
+        })
+    }
+}
 
 /// How [`open_vfs`] opens or makes a VFS.
 #[derive(Clone, Debug)]
@@ -21,6 +54,8 @@ pub struct VfsOptions {
     /// A write to a store file waits for space of its file system, and while one waits, changes that need more are
     /// refused as on a full store. Otherwise such a write stops the store.
     pub wait_for_space: bool,
+    /// The log device of a store.
+    pub log_device: LogDevicePath,
     /// How to run the file system in a store.
     pub options: Options,
     /// How to make a store.
@@ -34,6 +69,7 @@ impl Default for VfsOptions {
             create_size: None,
             read_only: false,
             wait_for_space: false,
+            log_device: LogDevicePath::None,
             options: Options { ftl, ..Options::default() },
             format: FormatOptions::default(),
         }
@@ -76,14 +112,23 @@ impl OpenedVfs {
 pub fn open_vfs(path: &Path, options: &VfsOptions) -> Result<OpenedVfs> {
     let raw = RawOptions { read_only: options.read_only, ..RawOptions::default() };
     match (fs::metadata(path), options.create_size) {
+        (Ok(metadata), _) if metadata.is_dir() && options.log_device != LogDevicePath::None => {
+            let operation = "a log device for a directory";
+            Err(lacuna_device::Error::Unsupported { what: path.display().to_string(), operation }.into())
+        }
         (Ok(metadata), _) if metadata.is_dir() => {
             let vfs = DirVfs::open(path, DirOptions { read_only: options.read_only })?;
             Ok(OpenedVfs::Directory(vfs))
         }
         (Err(error), Some(size)) if error.kind() == io::ErrorKind::NotFound && !options.read_only => {
+            let log_device = options.log_device.opened(false)?;
+            let mut format = options.format.clone();
+            if let LogDeviceUse::Device(device) = &log_device {
+                format.ftl.log_device = Some(Arc::clone(device));
+            }
             let device = Arc::new(RawDevice::create(path, size, raw)?);
-            format_raw(Arc::clone(&device), &options.format)
-                .and_then(|()| open_store(device, options))
+            format_raw(Arc::clone(&device), &format)
+                .and_then(|()| open_store_with(device, options, log_device))
                 // It held nothing yet; and the error is more useful than a failure to remove the file.
                 .inspect_err(|_| drop(fs::remove_file(path)))
         }
@@ -109,8 +154,20 @@ pub fn salvage_store(path: &Path, options: Options) -> Result<(Arc<Nvmfs>, Vec<S
 }
 
 fn open_store(device: Arc<dyn BlockDevice>, options: &VfsOptions) -> Result<OpenedVfs> {
+    let read_only = options.read_only || options.options.ftl.read_only;
+    open_store_with(device, options, options.log_device.opened(read_only)?)
+}
+
+fn open_store_with(
+    device: Arc<dyn BlockDevice>,
+    options: &VfsOptions,
+    log_device: LogDeviceUse,
+) -> Result<OpenedVfs> {
     let mut run = options.options.clone();
     run.ftl.read_only |= options.read_only;
+    if options.log_device != LogDevicePath::None {
+        run.ftl.log_device = log_device;
+    }
     Ok(OpenedVfs::Store(Arc::new(Nvmfs::open(device, run)?)))
 }
 

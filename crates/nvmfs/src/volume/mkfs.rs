@@ -3,7 +3,7 @@
 use std::{io::Read, sync::Arc};
 
 use lacuna_device::BlockDevice;
-use lacuna_ftl::{self as ftl, Ftl, Op, Stream};
+use lacuna_ftl::{self as ftl, Ftl, LogDeviceUse, Op, Stream};
 
 use crate::{
     error::Result,
@@ -45,7 +45,8 @@ pub(crate) fn format(device: Arc<dyn BlockDevice>, options: &FormatOptions) -> R
     };
     Ftl::format(Arc::clone(&device), &options.ftl)?;
     let key = options.ftl.key.as_ref().map_or(ftl::Key::None, |key| ftl::Key::Secret(key.secret.clone()));
-    let ftl = Ftl::open(device, ftl::Options { key, ..ftl::Options::default() })?;
+    let log_device = options.ftl.log_device.clone().map_or(LogDeviceUse::None, LogDeviceUse::Device);
+    let ftl = Ftl::open(device, ftl::Options { key, log_device, ..ftl::Options::default() })?;
     let now = (options.clock)();
     let superblock_lba = Ino::SUPERBLOCK.lba(0);
     let superblock = format::seal(&Superblock::new(uuid, now), superblock_lba);
