@@ -2,6 +2,7 @@ use std::{path::Path, time::Duration};
 
 use lacuna_device::MemVfs;
 use lacuna_engine::{self as engine, StoreOptions};
+use lacuna_ftl::{Key, KeyOptions, NewKey, Secret};
 use lacuna_nvmfs::VfsOptions;
 
 use crate::{Doublewrite, Durability, Result, Store, error::at_path, storage::Storage};
@@ -44,6 +45,14 @@ impl Builder {
     /// included; the file is sparse. Default 8 GiB; [`Store::grow`] makes it larger later.
     pub fn size(mut self, bytes: u64) -> Builder {
         self.size_bytes = bytes;
+        self
+    }
+
+    /// The key that opens the store, if it is encrypted; a store file that is made is encrypted, and this is its first key.
+    /// Other keys are added by the program (`lacuna key`). Tables in a directory are not encrypted: it is refused there.
+    pub fn key(mut self, key: Secret) -> Builder {
+        self.storage.format.ftl.key = Some(NewKey { secret: key.clone(), slot: KeyOptions::default() });
+        self.storage.options.ftl.key = Key::Secret(key);
         self
     }
 
@@ -146,7 +155,8 @@ impl Builder {
     /// Each names `path`, but [`Error::BadOption`].
     /// - [`Error::Busy`]: it is open in this process already, be it by a table or transaction of a closed store.
     /// - [`Error::Device`] with [`DeviceError::Busy`]: another process has it open. With others: the system refuses.
-    /// - [`Error::BadStore`]: `path` holds something else, which is left as it is, or a store of a newer version.
+    /// - [`Error::BadStore`]: `path` holds something else, which is left as it is, or a store of a newer version; or one
+    ///   that the key, or the lack of one, does not open.
     /// - [`Error::Corrupt`]: data needed to open it is damaged.
     /// - [`Error::NotClosed`]: it was to be opened for reading only, and has to be recovered first.
     /// - [`Error::NotBuiltIn`]: opening it takes an algorithm that is not built in.

@@ -73,6 +73,7 @@ pub use lacuna_engine::{
     OptimizeProgress, Record, Records, Result, Savepoint, Swap, Table, TableCheck, TableId, TableImages,
     TableInfo, TableKind, TableOptions, TransactionOptions, Txn,
 };
+pub use lacuna_ftl::{KeyError, Secret};
 pub use store::Store;
 
 /// The counters of a store: the parts of [`StoreStats`](stats::StoreStats), which `Store::stats` returns.

@@ -33,6 +33,10 @@ impl Storage {
         if is_open(path) {
             return Err(busy());
         }
+        if path.is_dir() && options.format.ftl.key.is_some() {
+            let reason = format!("{}: tables in a directory are not encrypted", path.display());
+            return Err(Error::BadOption { what: "key", reason });
+        }
         let opened = open_vfs(path, options).map_err(|error| match error {
             // Another thread may have been opening it.
             FsError::Device(DeviceError::Busy { .. }) if is_open(path) => busy(),

@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use lacuna::{Algorithm, DeviceError, Durability, Error, Store, Table, TableOptions};
+use lacuna::{Algorithm, DeviceError, Durability, Error, Secret, Store, Table, TableOptions};
 use tempfile::TempDir;
 
 fn put(store: &Store, table: &Table, key: &[u8], value: &[u8]) -> lacuna::Result<()> {
@@ -266,4 +266,40 @@ fn tables_are_compressed_by_what_is_built_in() {
     }
     store.close().expect("closed");
     open(&path).expect("opened").check().expect("sound");
+}
+
+#[test]
+fn an_encrypted_store_hides_its_records_and_opens_with_its_key() {
+    const VALUE: &[u8] = b"a value that nobody may read";
+    let open = |path: &Path, key: Option<&str>| {
+        let builder = Store::builder().size(64 << 20).pool_bytes(4 << 20);
+        match key {
+            Some(key) => builder.key(Secret::new(key).expect("a key")).open(path),
+            None => builder.open(path),
+        }
+    };
+    let (directory, path) = scratch();
+    let found = |path: &Path| {
+        fs::read(path).expect("the file").windows(VALUE.len()).filter(|bytes| *bytes == VALUE).count()
+    };
+    let plain = directory.path().join("plain");
+    for (path, key) in [(&plain, None), (&path, Some("one"))] {
+        let store = open(path, key).expect("made");
+        for number in 0..100_u8 {
+            put(&store, &table(&store), &[number], VALUE).expect("put");
+        }
+        drop(store); // the log is left to be replayed
+        let store = open(path, key).expect("recovered");
+        store.close().expect("closed");
+    }
+    assert!(found(&plain) > 100 && found(&path) == 0, "{} {}", found(&plain), found(&path));
+    let missing = refusal(&path, open(&path, None)).to_string();
+    assert!(missing.ends_with("the store is encrypted: a key is needed"), "{missing}");
+    assert!(refusal(&path, open(&path, Some("two"))).to_string().contains("wrong key"));
+    assert!(refusal(&plain, open(&plain, Some("one"))).to_string().contains("not encrypted"));
+    let refused = open(directory.path(), Some("one")).expect_err("a directory");
+    assert!(matches!(refused, Error::BadOption { what: "key", .. }), "{refused}");
+    let store = open(&path, Some("one")).expect("opened");
+    let table = store.table("t").expect("catalog").expect("a table");
+    assert_eq!(store.begin().get(&table, &[7]).expect("get").as_deref(), Some(VALUE));
 }
