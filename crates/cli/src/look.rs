@@ -8,12 +8,14 @@ use lacuna_engine::{Store, StoreOptions};
 use lacuna_ftl::Error as FtlError;
 use lacuna_nvmfs::{Error, OpenedVfs, VfsOptions, open_vfs};
 
+use crate::log_device;
+
 /// For the map: several times as much as a check reads at once.
 const MAP_MEMORY: u64 = 128 << 20;
 
 /// Options for reading everything that a store holds.
 pub(crate) fn reading_all() -> VfsOptions {
-    let mut options = VfsOptions::default();
+    let mut options = log_device::vfs_options();
     options.options.ftl.map_memory = Some(MAP_MEMORY);
     options
 }

@@ -3,7 +3,7 @@
 //! Every failure is one line `lacuna: <place>: <cause>` on standard error: exit code 2 when the
 //! command line makes no sense, else 1.
 //!
-//! layers: printable < output < control, progress, size, trace < look < files, grow, quota, scrub < live, phases, tables < info
+//! layers: printable < output < control, log_device, progress, size, trace < look < files, grow, quota, scrub < live, phases, tables < info
 //! layers: < check, table < flash_model, format, iobench, linkbench, mariadb_demo, metrics, mount, tpcc, trimbench
 //! layers: < verdict
 
@@ -17,6 +17,7 @@ mod info;
 mod iobench;
 mod linkbench;
 mod live;
+mod log_device;
 mod look;
 mod mariadb_demo;
 mod metrics;
@@ -48,6 +49,8 @@ pub(crate) use output::{complain, say};
 struct CommandLine {
     #[command(subcommand)]
     command: Command,
+    #[command(flatten)]
+    log_device: log_device::LogArguments,
 }
 
 #[derive(Subcommand)]
@@ -104,6 +107,7 @@ fn main() -> ExitCode {
         Ok(command_line) => command_line,
         Err(usage) => return explain(&usage),
     };
+    log_device::choose(&command_line.log_device);
     mount::install_log();
     let result = match command_line.command {
         Command::Format(arguments) => format::run(&arguments),

@@ -17,13 +17,13 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use lacuna_device::Vfs;
 use lacuna_engine::{OptimizeProgress, Store, StoreOptions, TableInfo, TableKind, TableOptions};
-use lacuna_nvmfs::{VfsOptions, open_vfs};
+use lacuna_nvmfs::open_vfs;
 use lacuna_page::Algorithm;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::{
     info::{holds_tables, kind_text},
-    say,
+    log_device, say,
     size::Size,
     tables::Kind,
 };
@@ -174,7 +174,7 @@ fn with_kind(before: TableOptions, kind: TableKind, page: Option<Size>) -> Table
 /// Opens the tables at `path` for `work`, closes them also after an error, and prints the lines that it returns.
 fn on(path: &Path, work: impl FnOnce(&Store) -> Result<String>) -> Result<()> {
     let name = path.display().to_string();
-    let opened = open_vfs(path, &VfsOptions::default())?;
+    let opened = open_vfs(path, &log_device::vfs_options())?;
     let vfs = opened.vfs();
     if !holds_tables(&*vfs)? {
         bail!("{name}: there are no tables");

@@ -19,6 +19,7 @@ use lacuna_page::Algorithm;
 use serde_json::{Map, Value, json};
 
 use crate::{
+    log_device,
     size::Size,
     trace::{TracedVfs, must_be_new, with_suffix},
 };
@@ -175,7 +176,7 @@ impl EngineOptions {
     }
 
     fn vfs_options(&self) -> VfsOptions {
-        let mut options = VfsOptions::default();
+        let mut options = log_device::vfs_options();
         options.options.ftl.map_memory = self.map_memory.map(|size| size.0);
         options.options.ftl.footprint = self.footprint;
         options

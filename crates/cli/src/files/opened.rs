@@ -11,6 +11,8 @@ use std::{
 use anyhow::{Context, Result, bail};
 use lacuna_nvmfs::{Ino, Nvmfs, OpenedVfs, VfsOptions, open_vfs, posix::Posix};
 
+use crate::log_device;
+
 /// The stores that a command uses.
 pub(super) struct OpenStores {
     read_only: bool,
@@ -48,7 +50,7 @@ impl OpenStores {
         if let Some((_, fs)) = stores.iter().find(|(open, _)| *open == key) {
             return Ok(Arc::clone(fs));
         }
-        let options = VfsOptions { read_only: self.read_only, ..VfsOptions::default() };
+        let options = VfsOptions { read_only: self.read_only, ..log_device::vfs_options() };
         match open_vfs(store, &options)? {
             OpenedVfs::Store(fs) => {
                 stores.push((key, Arc::clone(&fs)));

@@ -34,7 +34,7 @@ use super::{
     Arguments, Atime, Cache, Carrier, daemon, flusher::Flusher, inherited, journal, map_memory,
     patience::Patience, reserve, watch::Watch,
 };
-use crate::{control, live};
+use crate::{control, live, log_device};
 
 /// MariaDB looks for this before it asks files whether they write atomically. Any node will do.
 const FCTA: &str = "/dev/fcta";
@@ -151,7 +151,7 @@ fn size_bytes(store: &Path) -> Result<u64> {
 
 fn open(arguments: &Arguments, map_memory: u64) -> Result<Arc<Nvmfs>> {
     let mut options =
-        VfsOptions { read_only: arguments.read_only, wait_for_space: true, ..VfsOptions::default() };
+        VfsOptions { read_only: arguments.read_only, wait_for_space: true, ..log_device::vfs_options() };
     options.options.ftl.footprint = arguments.footprint;
     options.options.ftl.map_memory = Some(map_memory);
     options.options.root_reserve = match arguments.root_reserve {
