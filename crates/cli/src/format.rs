@@ -1,10 +1,11 @@
-use std::{fs, io::ErrorKind, os::unix::fs::FileTypeExt, path::PathBuf};
+use std::{fs, io::ErrorKind, os::unix::fs::FileTypeExt, path::PathBuf, sync::Arc};
 
 use anyhow::{Result, bail};
 use clap::Args;
-use lacuna_nvmfs::{FormatOptions, format_path};
+use lacuna_device::{LogDevice, create_log_device, open_log_device};
+use lacuna_nvmfs::{FormatOptions, LogDevicePath, format_path};
 
-use crate::{keys, say, size::Size};
+use crate::{complain, keys, log_device, say, size::Size};
 
 /// Make an empty store: a new file, or a block device. Its root directory belongs to the user who makes it
 #[derive(Args)]
@@ -26,6 +27,10 @@ pub(crate) struct Arguments {
     /// Overwrite whatever is there
     #[arg(long)]
     force: bool,
+    /// Make a file of this size for the log device (--log-device PATH), such as 1G; needed if there is none. An existing
+    /// file or device is used whole
+    #[arg(long, value_name = "SIZE")]
+    log_size: Option<Size>,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
@@ -40,8 +45,50 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     if arguments.encrypt {
         options.ftl.key = Some(keys::new_store_key(&arguments.store, &arguments.label)?);
     }
-    format_path(&arguments.store, file_bytes, &options)?;
+    let log = log_device(arguments)?;
+    options.ftl.log_device = log.as_ref().map(|log| Arc::clone(&log.device));
+    if let Err(error) = format_path(&arguments.store, file_bytes, &options) {
+        if let Some(LogDeviceFile { made: Some(path), .. }) = log {
+            let _ = fs::remove_file(path); // the error says more than a failure to tidy up
+        }
+        return Err(error.into());
+    }
+    if let Some(log) = log.filter(|log| log.device.is_volatile()) {
+        complain(&format!(
+            "{}: ordinary memory, whose content is gone with the power: for trials only; what was synced is then lost",
+            log.device.name()
+        ));
+    }
     say(&format!("{}: formatted\n", arguments.store.display()))
+}
+
+/// A log device for a new store.
+struct LogDeviceFile {
+    device: Arc<dyn LogDevice>,
+    /// The file, if it did not exist.
+    made: Option<PathBuf>,
+}
+
+fn log_device(arguments: &Arguments) -> Result<Option<LogDeviceFile>> {
+    let path = match log_device::chosen() {
+        LogDevicePath::Path(path) => path,
+        LogDevicePath::None if arguments.log_size.is_none() => return Ok(None),
+        _ => bail!("{}: a new store takes its log device by --log-device PATH", arguments.store.display()),
+    };
+    let is_missing = matches!(fs::metadata(&path), Err(error) if error.kind() == ErrorKind::NotFound);
+    Ok(Some(match (is_missing, arguments.log_size) {
+        (true, Some(size)) => LogDeviceFile { device: create_log_device(&path, size.0)?, made: Some(path) },
+        (true, None) => bail!("{}: there is none, and a new one needs a --log-size", path.display()),
+        (false, Some(size)) => {
+            let device = open_log_device(&path, false)?;
+            let bytes = device.capacity_bytes();
+            if bytes != size.0 {
+                bail!("{}: it has {bytes} bytes, not {}: it is used whole", path.display(), size.0);
+            }
+            LogDeviceFile { device, made: None }
+        }
+        (false, None) => LogDeviceFile { device: open_log_device(&path, false)?, made: None },
+    }))
 }
 
 /// The sizes that a store file, and the store on a block device, are given; else they have what there is.

@@ -2,9 +2,9 @@ use std::{path::PathBuf, str::FromStr};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use lacuna_nvmfs::{Nvmfs, OpenedVfs, VfsOptions};
+use lacuna_nvmfs::{Nvmfs, OpenedVfs};
 
-use crate::{control, keys::open_vfs, say, size::Size};
+use crate::{control, keys::open_vfs, log_device, say, size::Size};
 
 /// Make a store larger, mounted or not; nothing in it changes
 #[derive(Args)]
@@ -48,7 +48,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let size = arguments.size.bytes().map_or("max".to_owned(), |bytes| bytes.to_string());
     let outcome = match control::ask(store, &format!("grow {size}"))? {
         Some(outcome) => outcome,
-        None => match open_vfs(store, &VfsOptions::default())? {
+        None => match open_vfs(store, &log_device::vfs_options())? {
             OpenedVfs::Store(fs) => {
                 let grown = grow(&fs, arguments.size);
                 // What it had before is durable in any case.

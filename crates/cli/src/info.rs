@@ -3,11 +3,11 @@ use std::{fmt::Write, path::PathBuf};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use lacuna_engine::{Error as EngineError, RecoveryStats};
-use lacuna_nvmfs::{OpenedVfs, VfsOptions};
+use lacuna_nvmfs::OpenedVfs;
 use serde_json::{Value, json};
 
 use crate::{
-    control, live,
+    control, live, log_device,
     look::Look,
     printable::one_line,
     say,
@@ -49,7 +49,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 
 /// What a store holds that no other process has open.
 fn look_at(arguments: &Arguments, name: &str) -> Result<(Value, Images)> {
-    let look = Look::at(&arguments.store, VfsOptions::default())?;
+    let look = Look::at(&arguments.store, log_device::vfs_options())?;
     let vfs = look.opened.vfs();
     let mut info = match &look.opened {
         OpenedVfs::Store(fs) => live::store_info(name, fs),
@@ -180,6 +180,16 @@ fn text(info: &Value, images: &Images) -> String {
     }
     for (title, name) in [("live bytes", "allocated_bytes"), ("space taken", "store_bytes")] {
         let _ = writeln!(text, "  {title:<11} {:>10.1} MB", mb(number(name).unwrap_or(0)));
+    }
+    if let Some(bytes) = info["log_device"]["bytes"].as_u64() {
+        let used = info["log_device"]["used_bytes"].as_u64().unwrap_or(0);
+        let kind = if info["log_device"]["is_volatile"] == true { "; GONE WITH THE POWER" } else { "" };
+        let _ = writeln!(
+            text,
+            "  log device  {:>10.1} MB, {:.1} not in the store yet{kind}",
+            mb(bytes),
+            mb(used)
+        );
     }
     if let (Some(bytes), Some(taken)) = (number("file_bytes"), number("file_bytes_taken")) {
         let kept = if taken >= bytes { ", preallocated" } else { "" };

@@ -68,7 +68,22 @@ pub(crate) fn store_info(store: &str, fs: &Nvmfs) -> Value {
         "extents": stats.extents,
         "encrypted": fs.ftl().is_encrypted(),
         "io": stats.io_engine,
+        "log_device": log_device_info(&stats),
     })
+}
+
+/// Null for a store without one.
+fn log_device_info(stats: &Stats) -> Value {
+    match stats.log_device_bytes {
+        0 => Value::Null,
+        bytes => json!({
+            "bytes": bytes,
+            "used_bytes": stats.log_device_used_bytes,
+            "written_bytes": stats.log_device_written_bytes,
+            "flushes": stats.log_device_flushes,
+            "is_volatile": stats.log_device_is_volatile,
+        }),
+    }
 }
 
 fn info(facts: &Facts, service: &Service) -> Value {
@@ -248,6 +263,8 @@ fn metrics(facts: &Facts, service: &Service) -> String {
         ("extents", "Extents in the map", stats.extents),
         ("map_memory_bytes", "Memory of the map", stats.map_memory_bytes),
         ("map_memory_max_bytes", "Memory that the map may take", facts.map_memory),
+        ("log_device_bytes", "Size of the log device's ring; 0 without one", stats.log_device_bytes),
+        ("log_device_used_bytes", "Bytes of it that are not in the store yet", stats.log_device_used_bytes),
         ("footer_memory_bytes", "Memory of footers kept for collection", stats.summary_memory_bytes),
     ] {
         text.put("gauge", name, help, value);
@@ -266,6 +283,8 @@ fn metrics(facts: &Facts, service: &Service) -> String {
         ("gc_bytes_total", "Bytes written by garbage collection", stats.gc_bytes),
         ("checkpoint_bytes_total", "Bytes written by checkpoints", stats.checkpoint_bytes),
         ("device_flushes_total", "Flushes of the device", stats.flushes),
+        ("log_device_flushes_total", "Flushes that ended on the log device", stats.log_device_flushes),
+        ("log_device_written_bytes_total", "Bytes of the log written there", stats.log_device_written_bytes),
         ("corrupt_chunks_total", "Chunks found damaged by collection", stats.corrupt_chunks),
     ] {
         text.put("counter", name, help, value);

@@ -10,12 +10,14 @@ use lacuna_nvmfs::{Error, OpenedVfs, VfsOptions};
 
 use crate::keys::open_vfs;
 
+use crate::log_device;
+
 /// For the map: several times as much as a check reads at once.
 const MAP_MEMORY: u64 = 128 << 20;
 
 /// Options for reading everything that a store holds.
 pub(crate) fn reading_all() -> VfsOptions {
-    let mut options = VfsOptions::default();
+    let mut options = log_device::vfs_options();
     options.options.ftl.map_memory = Some(MAP_MEMORY);
     options
 }

@@ -3,8 +3,8 @@
 //! Every failure is one line `lacuna: <place>: <cause>` on standard error: exit code 2 when the
 //! command line makes no sense, else 1.
 //!
-//! layers: printable < output < keys < control, progress, size, trace < look < files, grow, quota, scrub, table_info
-//! layers: < live, phases, tables < info < check, table
+//! layers: printable < output < log_device < keys < control, progress, size, trace < look
+//! layers: < files, grow, quota, scrub, table_info < live, phases, tables < info < check, table
 //! layers: < flash_model, format, iobench, key, linkbench, mariadb_demo, metrics, mount, tpcc, trimbench
 //! layers: < verdict
 
@@ -20,6 +20,7 @@ mod key;
 mod keys;
 mod linkbench;
 mod live;
+mod log_device;
 mod look;
 mod mariadb_demo;
 mod metrics;
@@ -54,6 +55,8 @@ struct CommandLine {
     command: Command,
     #[command(flatten)]
     key: keys::KeyArguments,
+    #[command(flatten)]
+    log_device: log_device::LogArguments,
 }
 
 #[derive(Subcommand)]
@@ -111,6 +114,7 @@ fn main() -> ExitCode {
         Ok(command_line) => command_line,
         Err(usage) => return explain(&usage),
     };
+    log_device::choose(&command_line.log_device);
     mount::install_log();
     let result = keys::install(&command_line.key).and_then(|()| run(command_line.command));
     match result {

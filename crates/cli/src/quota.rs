@@ -4,10 +4,10 @@ use std::{fmt::Write, num::NonZeroU64, path::PathBuf, str::FromStr};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
-use lacuna_nvmfs::{Limits, Nvmfs, OpenedVfs, UserQuota, VfsOptions};
+use lacuna_nvmfs::{Limits, Nvmfs, OpenedVfs, UserQuota};
 use nix::unistd::{Uid, User as Account};
 
-use crate::{control, keys::open_vfs, look::Look, printable::one_line, say, size::Size};
+use crate::{control, keys::open_vfs, log_device, look::Look, printable::one_line, say, size::Size};
 
 /// Show what users have in a store, mounted or not, or limit it
 #[derive(Args)]
@@ -94,7 +94,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let answered = match control::ask(store, &format!("quota{question}"))? {
         Some(answered) => answered,
         None if change.is_some() => {
-            let OpenedVfs::Store(fs) = open_vfs(store, &VfsOptions::default())? else {
+            let OpenedVfs::Store(fs) = open_vfs(store, &log_device::vfs_options())? else {
                 return no_store(&name);
             };
             let answered = answer(&fs, question.trim_start());
@@ -102,7 +102,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             answered.map_err(anyhow::Error::msg)?
         }
         None => {
-            let look = Look::at(store, VfsOptions::default())?;
+            let look = Look::at(store, log_device::vfs_options())?;
             let OpenedVfs::Store(fs) = &look.opened else { return no_store(&name) };
             let answered = answer(fs, "").map_err(anyhow::Error::msg)?;
             look.close(None)?;

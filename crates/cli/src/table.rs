@@ -20,13 +20,12 @@ use lacuna_device::Vfs;
 use lacuna_engine::{
     AlterProgress, Doublewrite, OptimizeProgress, Store, StoreOptions, TableInfo, TableKind, TableOptions,
 };
-use lacuna_nvmfs::VfsOptions;
 use lacuna_page::Algorithm;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::{
     keys::open_vfs,
-    say,
+    log_device, say,
     size::Size,
     table_info::{holds_tables, kind_text},
     tables::Kind,
@@ -189,7 +188,7 @@ fn with_kind(before: TableOptions, kind: TableKind, page: Option<Size>) -> Table
 /// Opens the tables at `path` for `work`, closes them also after an error, and prints the lines that it returns.
 fn on(path: &Path, work: impl FnOnce(&Store) -> Result<String>) -> Result<()> {
     let name = path.display().to_string();
-    let opened = open_vfs(path, &VfsOptions::default())?;
+    let opened = open_vfs(path, &log_device::vfs_options())?;
     let vfs = opened.vfs();
     if !holds_tables(&*vfs)? {
         bail!("{name}: there are no tables");

@@ -20,6 +20,7 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     keys::open_vfs,
+    log_device,
     size::Size,
     trace::{TracedVfs, must_be_new, with_suffix},
 };
@@ -236,7 +237,7 @@ impl EngineOptions {
     }
 
     fn vfs_options(&self) -> VfsOptions {
-        let mut options = VfsOptions::default();
+        let mut options = log_device::vfs_options();
         options.options.ftl.map_memory = self.map_memory.map(|size| size.0);
         options.options.ftl.footprint = self.footprint;
         options.options.ftl.elide_zero_tails = self.elide_zero_tails.0;

@@ -13,6 +13,8 @@ use lacuna_nvmfs::{Ino, Nvmfs, OpenedVfs, VfsOptions, posix::Posix};
 
 use crate::keys::open_vfs;
 
+use crate::log_device;
+
 /// The stores that a command uses.
 pub(super) struct OpenStores {
     read_only: bool,
@@ -50,7 +52,7 @@ impl OpenStores {
         if let Some((_, fs)) = stores.iter().find(|(open, _)| *open == key) {
             return Ok(Arc::clone(fs));
         }
-        let options = VfsOptions { read_only: self.read_only, ..VfsOptions::default() };
+        let options = VfsOptions { read_only: self.read_only, ..log_device::vfs_options() };
         match open_vfs(store, &options)? {
             OpenedVfs::Store(fs) => {
                 stores.push((key, Arc::clone(&fs)));

@@ -19,6 +19,8 @@ use lacuna_nvmfs::{
     posix::{FileKind, Runs},
 };
 
+use crate::log_device;
+
 use super::{
     contents::{Directory, Entry, Identity, Kept, Source, Xattrs},
     copy::{Copy, CopyOptions, Names},
@@ -44,7 +46,9 @@ pub(crate) struct RescueArguments {
 
 pub(crate) fn rescue(arguments: &RescueArguments) -> Result<()> {
     let RescueArguments { store, directory, privileged } = arguments;
-    let (fs, damage) = salvage_store(store, &Options::default())?;
+    let mut options = Options::default();
+    options.ftl.log_device = log_device::chosen().opened(true)?;
+    let (fs, damage) = salvage_store(store, &options)?;
     let to = make_directory(directory).with_context(|| directory.display().to_string())?;
     let names = |top: &str| {
         let below = if top.is_empty() { String::new() } else { format!("/{top}") };

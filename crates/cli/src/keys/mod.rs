@@ -22,7 +22,7 @@ use lacuna_device::{BlockDevice, RawDevice, RawOptions};
 use lacuna_ftl::{Error as FtlError, Ftl, KEY_BYTES_MAX, Key, KeyOptions, KeySource, NewKey, Secret};
 use lacuna_nvmfs::{Error, Nvmfs, OpenedVfs, Options, VfsOptions};
 
-use crate::complain;
+use crate::{complain, log_device};
 
 /// Where the key of an encrypted store comes from; else it is asked for at the terminal
 #[derive(Args, Clone, Debug, Default)]
@@ -241,7 +241,9 @@ pub(crate) fn open_on(path: &Path, device: &Arc<dyn BlockDevice>, options: &Opti
 pub(crate) fn open_without(store: &Path) -> Result<Ftl> {
     let raw = RawOptions { read_only: true, ..RawOptions::default() };
     let device = RawDevice::open(store, raw).map_err(Error::from)?;
-    let options = lacuna_ftl::Options { read_only: true, key: Key::Locked, ..lacuna_ftl::Options::default() };
+    let log_device = log_device::chosen().opened(true)?;
+    let given = lacuna_ftl::Options { key: Key::Locked, log_device, ..lacuna_ftl::Options::default() };
+    let options = lacuna_ftl::Options { read_only: true, ..given };
     Ok(Ftl::open(Arc::new(device), options)?)
 }
 

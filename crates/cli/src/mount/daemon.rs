@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 
 use super::{Arguments, name_of};
-use crate::keys;
+use crate::{keys, log_device};
 
 /// The line that the background process writes to standard output when the mount is ready.
 pub(super) const READY: &str = "mounted\n";
@@ -86,6 +86,7 @@ fn command_line(arguments: &Arguments) -> Vec<OsString> {
     line.extend(arguments.map_memory.map(|size| format!("--map-memory={}", size.0).into()));
     line.push(format!("--close-timeout={}", arguments.close_timeout).into());
     line.extend(arguments.root_reserve.map(|reserve| format!("--root-reserve={reserve}").into()));
+    line.extend(log_device::words());
     line.push("--".into());
     line.push(arguments.store.clone().into());
     line.push(arguments.dir.clone().into());

@@ -41,7 +41,7 @@ const WITHOUT_EFFECT: [&str; 23] = [
 const TOLD_BY_KERNEL: [&str; 4] = ["user_id", "group_id", "rootmode", "max_read"];
 
 /// Options with the command line's flag for each.
-const FLAGS: [(&str, &str); 12] = [
+const FLAGS: [(&str, &str); 13] = [
     ("cache", "--cache=auto"),
     ("atime", "--atime=relatime"),
     ("relatime", "--atime=relatime"),
@@ -54,10 +54,11 @@ const FLAGS: [(&str, &str); 12] = [
     ("exit_on_failure", "--exit-on-failure"),
     ("sync", "--sync"),
     ("dirsync", "--sync"),
+    ("without_log_device", "--without-log-device"),
 ];
 
 /// Options with a value that the command line takes under the same name, with `-` for `_`.
-const VALUES: [&str; 10] = [
+const VALUES: [&str; 12] = [
     "threads",
     "transport",
     "cache",
@@ -68,6 +69,8 @@ const VALUES: [&str; 10] = [
     "close_timeout",
     "key_file",
     "key_command",
+    "log_device",
+    "new_log_device",
 ];
 
 /// Options of which the last one counts, each with the switch that it sets and to what.
@@ -250,6 +253,7 @@ mod tests {
             ),
             ("-o ro,private,nosuid,nodev /s /d", true, Ok("lacuna mount --read-only -- /s /d")),
             ("/s /d -o allow_other", false, Ok("lacuna mount --allow-other -- /s /d")),
+            ("/s /d -o log_device=/dev/dax0.0", false, Ok("lacuna mount --log-device=/dev/dax0.0 -- /s /d")),
             ("/s /d -o map_memory=1G,sync", false, Ok("lacuna mount --map-memory=1G --sync -- /s /d")),
             ("/s /d -o root_reserve=10%", false, Ok("lacuna mount --root-reserve=10% -- /s /d")),
             ("/s /d -o key_file=/k", false, Ok("lacuna mount --key-file=/k -- /s /d")),

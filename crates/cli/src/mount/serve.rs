@@ -37,7 +37,7 @@ use super::{
 use crate::{
     control,
     keys::{self, open_vfs},
-    live,
+    live, log_device,
 };
 
 /// MariaDB looks for this before it asks files whether they write atomically. Any node will do.
@@ -155,7 +155,7 @@ fn size_bytes(store: &Path) -> Result<u64> {
 
 fn open(arguments: &Arguments, map_memory: u64) -> Result<Arc<Nvmfs>> {
     let mut options =
-        VfsOptions { read_only: arguments.read_only, wait_for_space: true, ..VfsOptions::default() };
+        VfsOptions { read_only: arguments.read_only, wait_for_space: true, ..log_device::vfs_options() };
     options.options.ftl.footprint = arguments.footprint;
     options.options.ftl.map_memory = Some(map_memory);
     options.options.root_reserve = match arguments.root_reserve {

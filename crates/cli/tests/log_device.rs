@@ -1,0 +1,65 @@
+//! A store with a log device, through the program.
+
+use std::fs;
+
+use support::{Scratch, run, succeed};
+
+mod support;
+
+/// What a command that must fail says, one line.
+fn refused(scratch: &Scratch, arguments: &str) -> String {
+    let output = run(scratch, arguments);
+    assert_eq!(output.status.code(), Some(1), "lacuna {arguments}");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    stderr
+}
+
+#[test]
+fn a_store_opens_with_its_log_device_or_expressly_without() {
+    let scratch = Scratch::new();
+    fs::write(scratch.path("file"), "text").unwrap();
+    let missing = refused(&scratch, "format store --size 64M --log-device log");
+    assert!(missing.contains("--log-size"), "{missing}");
+    assert!(!scratch.path("store").exists());
+    succeed(&scratch, "format store --size 64M --log-device log --log-size 1M");
+    let taken = refused(&scratch, "format other --size 64M --log-device log");
+    assert!(taken.contains("not empty"), "{taken}");
+
+    succeed(&scratch, "put file store:/file --log-device log");
+    let info = succeed(&scratch, "--log-device log info store");
+    assert!(info.contains("log device"), "{info}");
+    assert!(succeed(&scratch, "check store --log-device=log").contains("sound"));
+    for command in ["info store", "check store", "cat store:/file"] {
+        let none = refused(&scratch, command);
+        assert!(none.contains("--without-log-device"), "{none}");
+    }
+    succeed(&scratch, "format plain --size 64M");
+    let needless = refused(&scratch, "info plain --log-device log");
+    assert!(needless.contains("the store has none"), "{needless}");
+
+    // It is lost; what was closed is there. Then the old one is refused, and a new one taken.
+    succeed(&scratch, "check store --without-log-device");
+    assert_eq!(succeed(&scratch, "cat store:/file"), "text");
+    fs::write(scratch.path("new"), vec![0; 1 << 20]).unwrap();
+    succeed(&scratch, "info store --new-log-device new");
+    let old = refused(&scratch, "cat store:/file --log-device log");
+    assert!(old.contains("earlier state"), "{old}");
+    assert_eq!(succeed(&scratch, "cat store:/file --log-device new"), "text");
+    assert!(succeed(&scratch, "check store --log-device new").contains("sound"));
+}
+
+#[test]
+fn a_log_device_in_memory_says_that_it_is_gone_with_the_power() {
+    let Ok(directory) = tempfile::tempdir_in("/dev/shm") else {
+        return eprintln!("SKIPPED: no /dev/shm");
+    };
+    let (scratch, log) = (Scratch::new(), directory.path().join("log"));
+    let format = format!("format store --size 64M --log-size 1M --log-device {}", log.display());
+    let output = run(&scratch, &format);
+    assert!(output.status.success());
+    let warning = String::from_utf8(output.stderr).unwrap();
+    assert!(warning.contains("gone with the power"), "{warning}");
+    let info = succeed(&scratch, &format!("info store --log-device {}", log.display()));
+    assert!(info.contains("GONE WITH THE POWER"), "{info}");
+}
