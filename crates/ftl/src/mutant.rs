@@ -82,8 +82,6 @@ lacuna_mutants::breakable_rules! {
     LogEpochCounts = "log-epoch-counts",
     /// What the log device says was acknowledged must be there.
     LogAcknowledgedCounts = "log-acknowledged-counts",
-    /// What recovery brings from the log device to the flash is synced.
-    LogAppliedSynced = "log-applied-synced",
     /// A flush settles if bytes were dropped from the list of those to be logged.
     LogListDropped = "log-list-dropped",
     /// A panic in the middle of a change stops the store.

@@ -219,6 +219,22 @@ fn an_older_copy_of_the_flash_is_noticed() {
     assert!(refused.contains("later state"), "{refused}");
 }
 
+/// The same where the log device holds nothing that the flash lacks: it still says what was flushed.
+#[test]
+fn an_older_copy_of_the_flash_is_noticed_by_the_mark() {
+    let stored = formatted();
+    let ftl = stored.open();
+    let before = stored.image();
+    write(&ftl, 0);
+    ftl.flush().unwrap();
+    (1..40).for_each(|number| write(&ftl, number));
+    ftl.flush().unwrap(); // to the flash, so that the mark moves
+    drop(ftl);
+    stored.device.write_at(0, &before).unwrap();
+    let found = stored.open_with(LogDeviceUse::Device(stored.log.clone()), true);
+    assert!(matches!(found, Err(Error::Corrupt { .. })), "{found:?}");
+}
+
 /// Any bit of the ring may be damaged: nothing that was flushed before the last flush is missing without an error.
 #[test]
 fn damage_of_the_log_device_is_no_torn_end() {

@@ -84,9 +84,8 @@ const RULES: &[(&str, &str)] = &[
     ("log-fenced", "log_crash::some_cuts"),
     ("log-mark-durable", "log_crash::some_cuts"),
     ("log-epoch-counts", "log_crash::some_cuts"),
-    ("log-applied-synced", "log_crash::recovery_does_not_lean_on_frames_that_are_not_durable"),
     ("log-list-dropped", "log_device::a_flush_of_more_than_is_worth_logging_goes_to_the_flash"),
-    ("log-acknowledged-counts", "log_device::an_older_copy_of_the_flash_is_noticed"),
+    ("log-acknowledged-counts", "log_device::an_older_copy_of_the_flash_is_noticed_by_the_mark"),
     ("old-end-wiped", "superblocks::no_copy_stays_where_a_store_ended"),
 ];
 
