@@ -146,8 +146,6 @@ fn tables_that_are_not_there_and_settings_that_do_not_fit() {
         ("table alter store t plain --level 3", ["--level", "plain"]),
         ("table alter store t plain --algorithm lz4", ["--algorithm", "plain"]),
         ("table alter store t page --key-block-size 8", ["--key-block-size", "page"]),
-        ("table alter store t row", ["cannot be altered", "kind"]),
-        ("table alter store rows page", ["cannot be altered", "kind"]),
         ("table alter store rows row --level 10", ["level", "10"]),
         ("table defaults store page --page 5000", ["page_bytes", "5000"]),
     ] {
