@@ -108,6 +108,27 @@ fn files_follow_each_other() {
     assert_eq!(read(&*file, 0, 512 + 4096), [vec![0; 512], bytes(1999)].concat());
 }
 
+/// With either slot of the header damaged nothing of the log is missing, or the device is refused.
+#[test]
+fn a_damaged_header_hides_no_log() {
+    for slot in [0, 4096] {
+        let (vfs, device) = (MemVfs::new(), memory());
+        let place = LogDeviceVfs::format(vfs.clone(), device.clone(), false).expect("format");
+        let file = place.create("wal.000000", StreamHint::Log).expect("create");
+        (0..20).for_each(|number| file.write_at(number * 4096, &bytes(number)).expect("write"));
+        drop((file, place));
+        device.persist(slot, &[0xff; 64]).expect("damage");
+        match LogDeviceVfs::open(vfs, device) {
+            Ok(place) => {
+                let file = place.open("wal.000000", StreamHint::Log).expect("open");
+                assert_eq!(file.len().expect("length"), 20 * 4096, "slot at {slot}");
+                (0..20).for_each(|number| assert_eq!(read(&*file, number * 4096, 4096), bytes(number)));
+            }
+            Err(error) => assert!(error.to_string().contains("older copy"), "{error}"),
+        }
+    }
+}
+
 fn reason<T>(result: Result<T>) -> String {
     result.err().expect("it is refused").to_string()
 }

@@ -10,7 +10,8 @@
 //! 3. The windows of the files lie one behind the other, and together are no longer than the ring.
 //! 4. A write is durable when it returns where the device is memory, and after a sync elsewhere.
 //!
-//! Lock order: `state` alone. On memory it is held while the header is written; the bytes of files are copied without it.
+//! Lock order: `state` alone. It is held while the header is written, so that nobody uses room before it says so; the
+//! bytes of files are copied without it. Only one thread writes a log, and checkpoints write the header rarely.
 
 use std::sync::Arc;
 
@@ -116,7 +117,13 @@ impl Ring {
             }
             ends.push(ring.written_end(header.ring_bytes, start, behind)? - file.base);
         }
-        ring.state.lock().ends = ends;
+        let mut state = ring.state.lock();
+        for (file, end) in state.header.files.iter_mut().zip(&ends) {
+            // The newer header may be damaged, and the older one not know how long the file has become.
+            file.bytes = file.bytes.max(*end);
+        }
+        state.ends = ends;
+        drop(state);
         Ok(ring)
     }
 
