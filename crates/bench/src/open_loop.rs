@@ -7,7 +7,7 @@
 //! from when a request was due; *lag* is the part of it before a requester began.
 //!
 //! So the requesters bound how many requests are under way, and the others wait in line. Those that are still in line
-//! when the measured part ends have no latency; they are counted, and the oldest one's age is told.
+//! when the measured part ends have no latency. The report has their number and the age of the oldest.
 //!
 //! Times are since the start of the loop. The clock is passed in.
 

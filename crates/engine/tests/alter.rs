@@ -1,5 +1,5 @@
 //! Altering tables between plain, page-compressed and row-compressed while they are used: what they hold afterwards,
-//! what snapshots see, who waits for whom, power cuts and failures in the middle.
+//! what snapshots see, which writers wait, power cuts and failures in the middle.
 
 mod rigs;
 

@@ -7,8 +7,8 @@
 //! Invariants:
 //! 1. Groups begin at units: lines of memory, or blocks. So no line and no block with a frame that counts is written
 //!    again before the frame is settled, and a torn write harms none.
-//! 2. A group lies in one piece: where the rest of the ring is too short, it begins at its start. Who reads looks for
-//!    the first frame of a group at either place; the number says which one it is.
+//! 2. A group lies in one piece: where the rest of the ring is too short, it begins at the start of the ring. A reader
+//!    looks for the first frame of a group at both places; the number says at which one it is.
 //! 3. Frames count from the mark on, in the order of their numbers, up to the first that is not whole. The store's epoch
 //!    must be theirs: those of an older epoch were settled when that ended. A group is begun when the one before is
 //!    durable, so a frame of a later group behind the end is no torn write but damage.
