@@ -8,7 +8,7 @@
 #   loop_format_store           makes a store on it
 #   loop_umount DIR             unmounts what loop_mount mounted
 #   loop_slow BYTES COMMAND...  runs it in a control group that reads and writes LOOP and other devices named in
-#                               LOOP_OTHERS at BYTES a second each, at most
+#                               LOOP_OTHERS at BYTES a second each, at most, and in LOOP_IOPS operations a second, if set
 #   loop_remove                 gives everything back; for `trap loop_remove EXIT`, whatever happened
 
 LOOP=
@@ -17,8 +17,11 @@ LOOP_DIR=
 LOOP_KIND=
 LOOP_OTHERS=()
 LOOP_GROUP=
+LOOP_IOPS=
 NVMFS_PID=
 NVMFS_OPTIONS=()
+# Set before loop_mount, limits what the mount does to so many bytes a second (and LOOP_IOPS).
+NVMFS_BYTES=
 # Set before loop_make, lets discards through to the file: for benches that count bytes and no time.
 LOOP_DISCARDS=
 
@@ -60,7 +63,13 @@ loop_mount() {
 
 # Mounts a store and waits until it stands; NVMFS_PID serves it, and closes the store on SIGTERM.
 nvmfs_mount() {
-    "$LACUNA" mount "$1" "$2" --foreground --allow-other --fcta "${NVMFS_OPTIONS[@]}" &
+    local limited=(env)
+    if [ -n "$NVMFS_BYTES" ]; then
+        loop_limit "$NVMFS_BYTES"
+        # shellcheck disable=SC2016 # of the inner shell
+        limited=(bash -c 'echo 0 > "$0/cgroup.procs"; exec "$@"' "$LOOP_GROUP")
+    fi
+    "${limited[@]}" "$LACUNA" mount "$1" "$2" --foreground --allow-other --fcta "${NVMFS_OPTIONS[@]}" &
     NVMFS_PID=$!
     local tries
     for tries in $(seq 600); do
@@ -83,29 +92,37 @@ loop_umount() {
     LOOP_DIR=
 }
 
-loop_slow() {
-    local bytes=$1 own group device
-    shift
-    if own=$(awk -F: '$2 ~ /(^|,)blkio(,|$)/ { print $3 }' /proc/self/cgroup) && [ -n "$own" ]; then
-        group=/sys/fs/cgroup/blkio$own/lacuna-loop.$$
-    elif grep -qw io /sys/fs/cgroup/cgroup.subtree_control 2> /dev/null; then
-        group=/sys/fs/cgroup/lacuna-loop.$$
-    else
-        echo "$0: no control group limits devices here" >&2
-        exit 1
+# Makes LOOP_GROUP, if it is not there yet, and sets its limits.
+loop_limit() {
+    local bytes=$1 own device iops=${LOOP_IOPS:-}
+    if [ -z "$LOOP_GROUP" ]; then
+        if own=$(awk -F: '$2 ~ /(^|,)blkio(,|$)/ { print $3 }' /proc/self/cgroup) && [ -n "$own" ]; then
+            LOOP_GROUP=/sys/fs/cgroup/blkio$own/lacuna-loop.$$
+        elif grep -qw io /sys/fs/cgroup/cgroup.subtree_control 2> /dev/null; then
+            LOOP_GROUP=/sys/fs/cgroup/lacuna-loop.$$
+        else
+            echo "$0: no control group limits devices here" >&2
+            exit 1
+        fi
+        mkdir "$LOOP_GROUP"
     fi
-    mkdir "$group"
-    LOOP_GROUP=$group
     for device in "$LOOP" "${LOOP_OTHERS[@]}"; do
         device=$(cat "/sys/block/${device#/dev/}/dev")
-        if [ -e "$group/io.max" ]; then
-            echo "$device rbps=$bytes wbps=$bytes" > "$group/io.max"
+        if [ -e "$LOOP_GROUP/io.max" ]; then
+            echo "$device rbps=$bytes wbps=$bytes ${iops:+riops=$iops wiops=$iops}" > "$LOOP_GROUP/io.max"
         else
-            echo "$device $bytes" > "$group/blkio.throttle.read_bps_device"
-            echo "$device $bytes" > "$group/blkio.throttle.write_bps_device"
+            echo "$device $bytes" > "$LOOP_GROUP/blkio.throttle.read_bps_device"
+            echo "$device $bytes" > "$LOOP_GROUP/blkio.throttle.write_bps_device"
+            echo "$device ${iops:-0}" > "$LOOP_GROUP/blkio.throttle.read_iops_device"
+            echo "$device ${iops:-0}" > "$LOOP_GROUP/blkio.throttle.write_iops_device"
         fi
     done
-    bash -c 'echo 0 > "$1/cgroup.procs"; shift; exec "$@"' loop_slow "$group" "$@"
+}
+
+loop_slow() {
+    loop_limit "$1"
+    shift
+    bash -c 'echo 0 > "$1/cgroup.procs"; shift; exec "$@"' loop_slow "$LOOP_GROUP" "$@"
 }
 
 loop_remove() {
