@@ -114,7 +114,7 @@ mod tests {
     use super::*;
     use crate::{
         CheckDepth, Error, FormatOptions, Ftl, Lba, Op, Options, Stream,
-        media::superblock,
+        media::creation,
         store::test_store::{self, Parts},
     };
 
@@ -143,7 +143,7 @@ mod tests {
         let sim = SimDevice::with_block_bytes(40 << 20, 4096, 1);
         let device: Arc<dyn BlockDevice> = sim.clone();
         let options = FormatOptions { segment_bytes: Some(1 << 20), ..FormatOptions::default() };
-        superblock::format(&*device, &options).unwrap();
+        creation::format(&*device, &options).unwrap();
         let store = test_store::open(&device);
         let write = |store: &Parts, page, byte| {
             let (lba, data) = overwrite(page, byte);

@@ -12,13 +12,13 @@
 //!
 //! A drive may keep what was overwritten; see docs/SECURITY.md.
 
-use lacuna_crypt::{KEY_BLOCK_BYTES, KEY_BLOCK_MAGIC, KeyBlock, Secret, SlotInfo, SlotOptions};
+use lacuna_crypt::{KEY_BLOCK_BYTES, KeyBlock, Secret, SlotInfo, SlotOptions};
 use lacuna_device::{AlignedBuf, BlockDevice};
 
 use super::{cipher::Cipher, superblock};
 use crate::{
     Error, Key, NewKey, Result,
-    format::{KEYS_OFFSET, SUPERBLOCK_SLOTS, Superblock},
+    format::{KEYS_OFFSET, Superblock},
     mutant::{Rule, is_broken},
 };
 
@@ -82,18 +82,6 @@ fn put(device: &dyn BlockDevice, at: u64, block: &KeyBlock) -> lacuna_device::Re
     let mut bytes = AlignedBuf::zeroed(place_bytes(device));
     bytes[..KEY_BLOCK_BYTES].copy_from_slice(&block.encode());
     device.write_at(at, &bytes)
-}
-
-/// Makes zeros of the key blocks in the first bytes of a device: they do not count as something that took the place of
-/// the store that they belong to.
-pub(super) fn forget(start: &mut [u8]) {
-    for at in SUPERBLOCK_SLOTS.map(|at| (at + KEYS_OFFSET) as usize) {
-        if let Some(block) = start.get_mut(at..at + KEY_BLOCK_BYTES)
-            && block.starts_with(&KEY_BLOCK_MAGIC)
-        {
-            block.fill(0);
-        }
-    }
 }
 
 /// The first key of the new store of `superblock`.

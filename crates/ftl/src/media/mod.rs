@@ -1,6 +1,7 @@
 //! The structures on a device except the map: superblocks, key blocks, segments with their records and summaries.
 
 pub(crate) mod cipher;
+pub(crate) mod creation;
 pub(crate) mod keys;
 pub(crate) mod overlay;
 pub(crate) mod ring;

@@ -1,4 +1,4 @@
-//! The superblock in its slots and copies, and making an empty store.
+//! The superblock in its slots and copies.
 //!
 //! 1. A superblock is written to the first slot, synced, then to the second slot and the copies, synced. So while one
 //!    place is being written another is whole, and outside of that moment all hold the same: damage to any of them is
@@ -11,168 +11,35 @@
 //! 4. *No copy outlives its store*: `format` wipes all copies that it finds, and growth (`maintenance::grow`) the one
 //!    at the old end. Copies of different stores, which only a partial copy of a device leaves, are refused.
 
-use std::{
-    collections::BTreeSet,
-    hash::{BuildHasher, Hasher, RandomState},
-};
-
+use lacuna_crypt::{KEY_BLOCK_BYTES, KEY_BLOCK_MAGIC};
 use lacuna_device::{AlignedBuf, BlockDevice};
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::keys;
 use crate::{
-    Error, FormatOptions, Result, SECTOR, Seq,
+    Error, Result, SECTOR,
     format::{
-        BLOCK_BYTES_DEFAULT, BLOCK_BYTES_MAX, Flaw, KEYS_OFFSET, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN,
-        SUPERBLOCK_MAGIC, SUPERBLOCK_SLOTS, SlotContent, Superblock, SuperblockRaw, VERSION, copy_places,
-        copy_segment,
+        Flaw, KEYS_OFFSET, SUPERBLOCK_SLOTS, SlotContent, Superblock, SuperblockRaw, VERSION, copy_places,
     },
-    media::ring,
     space::Space,
 };
 
-/// Bytes at the start and at the end of a device in which `format` looks for data it would destroy: file systems,
-/// partition tables and the like have their signatures there.
-const LOOK_START_BYTES: u64 = 1 << 20;
-const LOOK_END_BYTES: u64 = 128 << 10;
-
-/// Segments of the smallest store.
-const SEGMENTS_MIN: u64 = 24;
-
-/// See [`crate::Ftl::format`].
-pub(crate) fn format(device: &dyn BlockDevice, options: &FormatOptions) -> Result<()> {
-    let geometry = device.geometry();
-    let refuse = |reason: String| Error::Geometry { device: device.name().into(), reason };
-    if geometry.block_bytes > BLOCK_BYTES_MAX {
-        return Err(refuse(format!("blocks of {} bytes are too large", geometry.block_bytes)));
-    }
-    let block_bytes = geometry.block_bytes.max(BLOCK_BYTES_DEFAULT);
-    let capacity_bytes = whole_blocks(device, options.capacity_bytes, block_bytes)?;
-    let by_capacity = (capacity_bytes / 4096).max(1).next_power_of_two().clamp(1 << 20, 64 << 20);
-    let segment_bytes = options.segment_bytes.unwrap_or(by_capacity as u32);
-    if !segment_bytes.is_power_of_two() || !(SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&segment_bytes) {
-        return Err(refuse(format!("segments of {segment_bytes} bytes are not possible")));
-    }
-    let superblock = Superblock {
-        uuid: options.uuid.unwrap_or_else(random_uuid),
-        capacity_bytes,
-        segment_bytes,
-        block_bytes,
-        sequence: 1,
-        epoch: 0,
-        flushed_seq: Seq(0),
-        root: None,
-        copy_segment: Some(copy_segment(capacity_bytes, segment_bytes)),
-        is_encrypted: options.key.is_some(),
-        log: None,
-    };
-    let space = space(device, &superblock);
-    if capacity_bytes / u64::from(segment_bytes) < SEGMENTS_MIN || space.limits(0).is_none() {
-        let bytes_min = SEGMENTS_MIN * u64::from(segment_bytes);
-        return Err(refuse(format!("{capacity_bytes} bytes are too few; at least {bytes_min}")));
-    }
-    if superblock.segments() > u64::from(u32::MAX) || !space.root_fits() {
-        return Err(refuse(format!("too many segments of {segment_bytes} bytes")));
-    }
-    if !options.force {
-        refuse_non_empty(device)?;
-    }
-    let log = match &options.log_device {
-        Some(device) => Some(ring::format(&**device, superblock.uuid, random_uuid(), options.force)?),
-        None => None,
-    };
-    let superblock = Superblock { log, ..superblock };
-    // The old superblocks go first: at no moment can an old one outrank the new one.
-    let zeros = AlignedBuf::zeroed(slot_bytes(device));
-    for at in old_superblocks(device) {
-        device.write_at(at, &zeros)?;
-        if at + KEYS_OFFSET + keys::place_bytes(device) as u64 <= device.geometry().capacity_bytes {
-            keys::wipe(device, at)?;
-        }
-    }
-    device.sync()?;
-    if let Some(key) = &options.key {
-        keys::create(device, &superblock, key)?;
-    }
-    write(device, &superblock)?;
-    Ok(())
-}
-
-/// The capacity of a store that is `wanted` so large, or else fills `device`.
-fn whole_blocks(device: &dyn BlockDevice, wanted: Option<u64>, block_bytes: u32) -> Result<u64> {
-    let (found, block) = (device.geometry().capacity_bytes, u64::from(block_bytes));
-    let refuse = |reason| Err(Error::Geometry { device: device.name().into(), reason });
-    match wanted {
-        None => Ok(found / block * block),
-        Some(bytes) if !bytes.is_multiple_of(block) => {
-            refuse(format!("{bytes} bytes are not a multiple of {block}"))
-        }
-        Some(bytes) if bytes > found => refuse(format!("it has {found} bytes, not {bytes}")),
-        Some(bytes) => Ok(bytes),
-    }
-}
+/// Bytes at the start of a device that show whether something else is there now: file systems, partition tables and the
+/// like have their signatures in them.
+pub(super) const LOOK_START_BYTES: u64 = 1 << 20;
 
 /// Bytes that are read and written of a superblock's place.
-fn slot_bytes(device: &dyn BlockDevice) -> usize {
+pub(super) fn slot_bytes(device: &dyn BlockDevice) -> usize {
     SECTOR.next_multiple_of(device.geometry().block_bytes as usize)
 }
 
-/// Both slots, and the copies that can be found of any store that was here.
-fn old_superblocks(device: &dyn BlockDevice) -> BTreeSet<u64> {
-    let capacity = device.geometry().capacity_bytes;
-    let mut old: BTreeSet<u64> = SUPERBLOCK_SLOTS.into();
-    for at in SUPERBLOCK_SLOTS.into_iter().chain(copy_places(capacity)) {
-        let Ok(raw) = read_raw(device, at) else { continue };
-        if raw.as_bytes().starts_with(&SUPERBLOCK_MAGIC) {
-            old.insert(at);
-        }
-        if let SlotContent::Valid(superblock) = raw.verify() {
-            let last = capacity.saturating_sub(slot_bytes(device) as u64);
-            old.extend(superblock.copies().filter(|at| *at <= last));
-        }
-    }
-    old
-}
-
-fn refuse_non_empty(device: &dyn BlockDevice) -> Result<()> {
-    let capacity = device.geometry().capacity_bytes;
-    let not_empty = |holds| Err(Error::NotEmpty { device: device.name().into(), holds });
-    let start = read(device, 0, LOOK_START_BYTES.min(capacity))?;
-    let holds_superblock =
-        |at: &u64| read_raw(device, *at).is_ok_and(|raw| raw.as_bytes().starts_with(&SUPERBLOCK_MAGIC));
-    if SUPERBLOCK_SLOTS.iter().any(holds_superblock) {
-        return not_empty("a Lacuna store".into());
-    }
-    if let Some(at) = copy_places(capacity).find(holds_superblock) {
-        return not_empty(format!("what is left of a Lacuna store: a superblock at byte {at}"));
-    }
-    let end_at = capacity.saturating_sub(LOOK_END_BYTES);
-    let end = read(device, end_at, capacity - end_at)?;
-    for (at, bytes) in [(0, &start), (end_at, &end)] {
-        if let Some(offset) = bytes.iter().position(|byte| *byte != 0) {
-            return not_empty(format!("foreign data at byte {}", at + offset as u64));
-        }
-    }
-    Ok(())
-}
-
-fn read(device: &dyn BlockDevice, offset: u64, len: u64) -> Result<AlignedBuf> {
+pub(super) fn read(device: &dyn BlockDevice, offset: u64, len: u64) -> Result<AlignedBuf> {
     let mut buf = AlignedBuf::zeroed(len as usize);
     device.read_at(offset, &mut buf)?;
     Ok(buf)
 }
 
-/// Random enough to distinguish stores: keys that the standard library draws from the system.
-pub(crate) fn random_uuid() -> [u8; 16] {
-    let mut uuid = [0; 16];
-    for half in uuid.chunks_mut(8) {
-        half.copy_from_slice(&RandomState::new().build_hasher().finish().to_le_bytes());
-    }
-    uuid
-}
-
 /// The superblock at byte `at`, not verified.
-fn read_raw(device: &dyn BlockDevice, at: u64) -> Result<SuperblockRaw> {
+pub(super) fn read_raw(device: &dyn BlockDevice, at: u64) -> Result<SuperblockRaw> {
     let bytes = read(device, at, slot_bytes(device) as u64)?;
     Ok(SuperblockRaw::read_from_prefix(&bytes).expect("a sector is longer than a superblock").0)
 }
@@ -279,7 +146,7 @@ fn load_copy(device: &dyn BlockDevice, may_write: bool) -> Result<Option<Superbl
     let is_wiped = || {
         read(device, 0, start_bytes).is_ok_and(|mut start| {
             if superblock.is_encrypted {
-                keys::forget(&mut start);
+                forget_keys(&mut start);
             }
             start.iter().all(|byte| *byte == 0)
         })
@@ -293,6 +160,18 @@ fn load_copy(device: &dyn BlockDevice, may_write: bool) -> Result<Option<Superbl
         });
     }
     Ok(Some(superblock))
+}
+
+/// Makes zeros of the key blocks in the first bytes of a device: they do not count as something that took the place of
+/// the store that they belong to.
+fn forget_keys(start: &mut [u8]) {
+    for at in SUPERBLOCK_SLOTS.map(|at| (at + KEYS_OFFSET) as usize) {
+        if let Some(block) = start.get_mut(at..at + KEY_BLOCK_BYTES)
+            && block.starts_with(&KEY_BLOCK_MAGIC)
+        {
+            block.fill(0);
+        }
+    }
 }
 
 /// Makes `superblock` durable in all its places (invariant 1); returns the bytes written.

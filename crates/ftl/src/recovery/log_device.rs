@@ -26,9 +26,9 @@ use crate::{
     Error, LogDeviceUse, Options, Result, Seq,
     format::{Life, LogRef, Marks, Salt, SegmentHeader, SegmentHeaderRaw, Superblock},
     media::{
+        creation,
         overlay::Overlay,
         ring::{self, Logged, Ring, Run},
-        superblock,
     },
     mutant::{Rule, is_broken},
     recovery::Losses,
@@ -65,7 +65,7 @@ pub(crate) fn attach(
         (LogDeviceUse::Without, _) => Ok(Attached::default()),
         (LogDeviceUse::New(_), _) if options.read_only => refuse("a store that is only read gets no new one"),
         (LogDeviceUse::New(device), _) => {
-            let log = ring::format(&**device, superblock.uuid, superblock::random_uuid(), false)?;
+            let log = ring::format(&**device, superblock.uuid, creation::random_uuid(), false)?;
             let (ring, header) = ring::load(Arc::clone(device), superblock.uuid, log)?;
             let (sequence, logged) = (header.sequence, Logged::default());
             Ok(Attached { ring: Some(ring), sequence, log: Some(log), logged })

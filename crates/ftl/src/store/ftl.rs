@@ -13,7 +13,7 @@ use crate::Error;
 use crate::{
     CheckDepth, Effect, FormatOptions, KeyChange, KeyInfo, Lba, Mapped, Op, Options, Progress, Remains,
     Report, ResidentLeaves, Result, SECTOR, Scrub, Secret, Seq, Spare, Stats, Stream, Work,
-    media::{cipher::Cipher, keys, superblock},
+    media::{cipher::Cipher, creation, keys},
     recovery::Losses,
     sync::{Mutex, thread::JoinHandle},
 };
@@ -34,7 +34,7 @@ impl Ftl {
     /// [`Error::NotEmpty`] when the device holds anything and `force` is off, [`Error::Geometry`]
     /// when it is too small or the segment size is not a possible one.
     pub fn format(device: Arc<dyn BlockDevice>, options: &FormatOptions) -> Result<()> {
-        superblock::format(&*device, options)
+        creation::format(&*device, options)
     }
 
     /// Opens the store on `device`, recovers it, and unless it is read-only makes the recovery

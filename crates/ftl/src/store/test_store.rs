@@ -11,7 +11,7 @@ use crate::{
     log::Journal,
     maintenance::Maintenance,
     map::SharedMap,
-    media::{Volume, superblock},
+    media::{Volume, creation},
     paging::Base,
     read::Reader,
     recovery::Losses,
@@ -33,7 +33,7 @@ pub(crate) fn threaded(capacity_bytes: u64) -> Parts {
 fn formatted(capacity_bytes: u64, segment_bytes: Option<u32>) -> Arc<dyn BlockDevice> {
     let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(capacity_bytes));
     let options = FormatOptions { segment_bytes, ..FormatOptions::default() };
-    superblock::format(&*device, &options).unwrap();
+    creation::format(&*device, &options).unwrap();
     device
 }
 
