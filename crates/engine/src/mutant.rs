@@ -14,6 +14,9 @@ lacuna_mutants::breakable_rules! {
     NotesFollowImages = "notes-follow-images",
     /// The log that recovery read, and wiped after its end, is synced before anything is built on it (wal invariant 3).
     SurveySynced = "survey-synced",
+    /// A page without a checksum of all its bytes may be torn although it looks whole: a newer image takes its place
+    /// (doublewrite invariant 3).
+    UncheckedSuspected = "unchecked-suspected",
     /// Pages in flight hold the checkpoint back (dirty list invariant 1).
     FlightsCount = "flights-count",
     /// The control file is on the medium before log is freed (flush invariant 4).

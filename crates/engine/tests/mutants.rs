@@ -53,6 +53,7 @@ const FLASH: &str = "crash::power_cuts_on_flash_lose_no_commit";
 const DIRECTORY: &str = "crash::power_cuts_on_a_directory_lose_no_commit";
 const ATOMIC: &str = "crash::power_cuts_on_a_directory_with_atomic_writes_lose_no_commit";
 const SHORTER: &str = "switches::a_page_that_becomes_shorter_is_whole_after_any_cut";
+const UNCHECKED: &str = "switches::a_page_without_a_checksum_that_is_written_twice_is_whole_after_any_cut";
 const BESIDE: &str = "crash::power_cuts_beside_another_writer_lose_no_commit";
 const DROPS: &str = "tables::power_cuts_during_a_drop_on_a_directory_leave_a_whole_table_or_none";
 const UNFINISHED: &str = "crash::pages_never_overtake_the_log";
@@ -98,6 +99,7 @@ const RULES: &[(&str, &str)] = &[
     ("pages-synced", ATOMIC),
     ("pages-whole", ATOMIC),
     ("old-ends-kept", SHORTER),
+    ("unchecked-suspected", UNCHECKED),
     ("notes-follow-images", BESIDE),
     ("survey-synced", CACHED),
     ("flights-count", BESIDE),

@@ -17,6 +17,9 @@
 //! checkpoint, or before that of an image of its page that a page-write record names, was synced in place long ago and
 //! is left alone: damage in its place is no torn write, and putting it back would lose changes silently. Of all others
 //! the log still holds every later change, and replay applies it.
+//!
+//! 3. An image in place without a checksum of all its bytes may be torn by a newer one and look whole: the newer image
+//!    takes its place.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -29,6 +32,7 @@ use zerocopy::{
 
 use super::{JOB_PAGES, write::Image};
 use crate::{
+    mutant::{Rule, is_broken},
     page::node,
     poison::Poison,
     space::{Space, Spaces},
@@ -267,7 +271,7 @@ fn restore_page(spaces: &Spaces, file: &dyn File, region: u64, entry: Entry, old
 
 /// Whether a sound image in place has no checksum of all its bytes.
 fn was_unchecked(space: &Space, image: &[u8]) -> bool {
-    space.blocks().is_none() && lacuna_page::is_unchecked(image)
+    space.blocks().is_none() && lacuna_page::is_unchecked(image) && !is_broken(Rule::UncheckedSuspected)
 }
 
 /// The header of a region as it is, and under a valid checksum; see the module fuzz.
