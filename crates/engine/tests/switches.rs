@@ -2,6 +2,7 @@
 
 use std::{
     io,
+    ops::ControlFlow,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -10,7 +11,8 @@ use std::{
 
 use lacuna_device::{AtomicWrites, BatchOp, Error as DeviceError, MemVfs, Vfs};
 use lacuna_engine::{
-    Algorithm, Doublewrite, Durability, FlushStats, Store, StoreOptions, Table, TableInfo, TableOptions,
+    Algorithm, Doublewrite, Durability, FlushStats, Store, StoreOptions, Table, TableInfo, TableKind,
+    TableOptions,
 };
 use lacuna_sim::{HookedVfs, Hooks, SimVfs, for_each_seed};
 
@@ -117,6 +119,35 @@ fn without_atomic_writes_pages_are_written_twice_and_a_table_may_differ() {
         let store = Store::open(vfs, options).expect("open again");
         assert_eq!(info(&store, "t").options.doublewrite, of_table, "it is kept");
         assert_holds(&store, &store.table("t").expect("catalog").expect("there"), 2, 300);
+    }
+}
+
+/// Otherwise it would hold for the file that the copy replaces, and only until the next opening for the copy.
+#[test]
+fn what_is_set_while_a_table_is_altered_holds_for_the_copy() {
+    for (of_table, is_twice) in [(Doublewrite::On, true), (Doublewrite::Off, false)] {
+        let vfs = SimVfs::with_atomic_writes(1, WRITES);
+        let of_store = if is_twice { Doublewrite::Off } else { Doublewrite::On };
+        let store = Store::open(vfs, StoreOptions { doublewrite: of_store, ..options() }).expect("open");
+        let table = store.create_table("t", TableOptions::default().page_bytes(4096)).expect("create");
+        write(&store, &table, 1, 300);
+        drop(table);
+        let mut is_set = false;
+        let kind = TableKind::RowCompressed { key_block_size: 2, level: 0 };
+        let altered = store.alter_table_with("t", kind, |_| {
+            if !std::mem::replace(&mut is_set, true) {
+                store.set_doublewrite("t", of_table).expect("set");
+            }
+            ControlFlow::Continue(())
+        });
+        assert!(altered.expect("alter").is_done && is_set);
+        store.checkpoint().expect("checkpoint");
+        let (before, pages_before) = (flushed(&store), info(&store, "t").flushed_image_bytes);
+        write(&store, &store.table("t").expect("catalog").expect("there"), 2, 300);
+        let twice = flushed(&store).doublewrite_bytes - before.doublewrite_bytes;
+        let bytes = info(&store, "t").flushed_image_bytes - pages_before;
+        assert_eq!(twice >= bytes, is_twice, "{of_table:?}: {twice} of {bytes}");
+        assert_eq!(info(&store, "t").options.doublewrite, of_table);
     }
 }
 
