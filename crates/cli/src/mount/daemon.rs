@@ -53,6 +53,7 @@ fn command_line(arguments: &Arguments) -> Vec<OsString> {
         allow_other,
         nodiratime,
         no_infer_trim,
+        no_enable_uring,
         fcta,
         dev,
         suid,
@@ -66,6 +67,7 @@ fn command_line(arguments: &Arguments) -> Vec<OsString> {
         (allow_other, "--allow-other"),
         (nodiratime, "--nodiratime"),
         (no_infer_trim, "--no-infer-trim"),
+        (no_enable_uring, "--no-enable-uring"),
         (fcta, "--fcta"),
         (dev, "--dev"),
         (suid, "--suid"),
@@ -77,7 +79,7 @@ fn command_line(arguments: &Arguments) -> Vec<OsString> {
             line.push(flag.into());
         }
     }
-    line.push(format!("--threads={}", arguments.threads).into());
+    line.extend(arguments.threads.map(|threads| format!("--threads={threads}").into()));
     line.push(format!("--transport={}", name_of(arguments.transport)).into());
     line.push(format!("--cache={}", name_of(arguments.cache)).into());
     line.push(format!("--atime={}", name_of(arguments.atime)).into());
@@ -117,6 +119,7 @@ mod tests {
                 "--atime=strictatime",
                 "--nodiratime",
                 "--no-infer-trim",
+                "--no-enable-uring",
                 "--fcta",
                 "--dev",
                 "--suid",

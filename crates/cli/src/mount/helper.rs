@@ -41,7 +41,7 @@ const WITHOUT_EFFECT: [&str; 23] = [
 const TOLD_BY_KERNEL: [&str; 4] = ["user_id", "group_id", "rootmode", "max_read"];
 
 /// Options with the command line's flag for each.
-const FLAGS: [(&str, &str); 13] = [
+const FLAGS: [(&str, &str); 14] = [
     ("cache", "--cache=auto"),
     ("atime", "--atime=relatime"),
     ("relatime", "--atime=relatime"),
@@ -49,6 +49,7 @@ const FLAGS: [(&str, &str); 13] = [
     ("strictatime", "--atime=strictatime"),
     ("nodiratime", "--nodiratime"),
     ("no_infer_trim", "--no-infer-trim"),
+    ("no_enable_uring", "--no-enable-uring"),
     ("fcta", "--fcta"),
     ("foreground", "--foreground"),
     ("exit_on_failure", "--exit-on-failure"),

@@ -13,7 +13,9 @@ mod map_memory;
 mod patience;
 mod remount;
 mod reserve;
+mod rings;
 mod serve;
+mod threads;
 mod watch;
 
 use std::{
@@ -42,7 +44,7 @@ enum Carrier {
     Auto,
     /// /dev/fuse
     Fuser,
-    /// io_uring; for root only, where /sys/module/fuse/parameters/enable_uring says Y
+    /// io_uring; for root only, on Linux 6.14 and later
     Uring,
 }
 
@@ -87,12 +89,16 @@ pub(crate) struct Arguments {
     /// Let other users in; what they may do is a matter of permissions
     #[arg(long)]
     allow_other: bool,
-    /// Threads that serve requests
-    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
-    threads: u16,
+    /// Threads that serve requests; over io_uring those of each processor. By default as many as keep the processors
+    /// busy while the device reads, which is timed: 16 to 64 for each processor
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=256))]
+    threads: Option<u16>,
     /// What carries the kernel's requests
     #[arg(long, value_enum, default_value_t = Carrier::Auto)]
     transport: Carrier,
+    /// Do not turn on FUSE over io_uring where it is off (/sys/module/fuse/parameters/enable_uring)
+    #[arg(long)]
+    no_enable_uring: bool,
     /// Block size reported to programs; MariaDB takes anything above 4096 for 512
     #[arg(long, default_value_t = 65536, value_parser = block_size)]
     blksize: u32,
@@ -162,6 +168,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     arguments.dir = absolute(&arguments.dir)?;
     if !arguments.dir.is_dir() {
         bail!("{}: not a directory", arguments.dir.display());
+    }
+    // Not by the background process, whose messages nobody reads before the mount is ready.
+    if !arguments.background_process && !arguments.no_enable_uring && arguments.transport != Carrier::Fuser {
+        rings::turn_on();
     }
     if arguments.foreground || arguments.background_process {
         serve::run(&arguments)

@@ -32,7 +32,7 @@ use signal_hook::{
 
 use super::{
     Arguments, Atime, Cache, Carrier, daemon, flusher::Flusher, inherited, journal, map_memory,
-    patience::Patience, reserve, watch::Watch,
+    patience::Patience, reserve, threads, watch::Watch,
 };
 use crate::{
     control,
@@ -202,7 +202,7 @@ fn service_options(arguments: &Arguments) -> ServiceOptions {
     }
 }
 
-fn mount_options(arguments: &Arguments) -> MountOptions {
+fn mount_options(arguments: &Arguments, threads: u16) -> MountOptions {
     MountOptions {
         source: arguments.store.display().to_string(),
         read_only: arguments.read_only,
@@ -210,21 +210,25 @@ fn mount_options(arguments: &Arguments) -> MountOptions {
         dev: arguments.dev,
         suid: arguments.suid,
         exec: !arguments.noexec,
-        threads: arguments.threads.into(),
+        threads: threads.into(),
     }
 }
 
 fn mount(service: &Arc<Service>, arguments: &Arguments) -> io::Result<Box<dyn Session>> {
-    let options = mount_options(arguments);
-    let over = |transport: &dyn Transport| transport.mount(Arc::clone(service), &arguments.dir, &options);
+    let over = |transport: &dyn Transport, threads| {
+        transport.mount(Arc::clone(service), &arguments.dir, &mount_options(arguments, threads))
+    };
+    let of_processor = arguments.threads.unwrap_or_else(|| threads::default_for(&arguments.store));
+    let in_all = arguments.threads.unwrap_or_else(|| threads::in_all(of_processor));
+    let (fuser, uring) = (|| over(&FuserTransport, in_all), || over(&UringTransport, of_processor));
     match arguments.transport {
-        Carrier::Fuser => over(&FuserTransport),
-        Carrier::Uring => over(&UringTransport),
-        Carrier::Auto if !UringTransport::is_on() => over(&FuserTransport),
-        Carrier::Auto => over(&UringTransport).or_else(|error| {
+        Carrier::Fuser => fuser(),
+        Carrier::Uring => uring(),
+        Carrier::Auto if !UringTransport::is_on() => fuser(),
+        Carrier::Auto => uring().or_else(|error| {
             // Not root, or rings are forbidden here. Any other error fuser meets as well.
             log::info!("{}: {error}; over /dev/fuse instead of io_uring", arguments.dir.display());
-            over(&FuserTransport)
+            fuser()
         }),
     }
 }

@@ -2,6 +2,7 @@
 
 mod discard;
 mod engine;
+mod read_time;
 mod request;
 mod ring;
 mod together;
@@ -29,7 +30,7 @@ use rustix::{
     io::Errno,
 };
 
-pub use self::engine::BlockIo;
+pub use self::{engine::BlockIo, read_time::read_time};
 use self::{
     engine::Engine,
     request::{Done, Memory, Request},

@@ -56,8 +56,8 @@ pub struct MountOptions {
     pub suid: bool,
     /// Allow programs to be run.
     pub exec: bool,
-    /// Threads that serve requests, at least 1; over io_uring those that serve one processor's requests, and
-    /// fewer where processors are many.
+    /// Threads that serve requests, at least 1; over io_uring those that serve one processor's requests, and fewer where
+    /// that would make more than 256 in all.
     pub threads: usize,
 }
 

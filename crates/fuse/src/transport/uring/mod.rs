@@ -3,7 +3,7 @@
 //! Through `/dev/fuse` a request costs two system calls, one that reads it and one that writes the answer,
 //! and any thread may be woken for it. Over io_uring (Linux 6.14) it costs one, which takes the answer and
 //! returns with the next request, and requests stay with the processor that they come from: the kernel has a
-//! queue for each. Root turns it on: `echo Y > /sys/module/fuse/parameters/enable_uring`.
+//! queue for each. Root turns it on: [`UringTransport::SWITCH`].
 //!
 //! - `wire`: the structures; `request`, `reply`: from and to bytes; all pure.
 //! - `answer`: from the bytes of a request to the bytes of its answer, through the service.
@@ -12,7 +12,7 @@
 //!
 //! A mount has one thread for `/dev/fuse`, and several for each queue, each with an entry of its own. A thread that
 //! answers a request blocks as long as the store does; the queue's other threads take the requests that arrive
-//! meanwhile. They stay on the queue's processor.
+//! meanwhile. They stay on the queue's processor, unless the queue has more to do than the others (`queues`).
 //!
 //! **Invariants.**
 //! 1. After the handshake the kernel holds every request back until each of its queues has an entry; so a mount is
@@ -42,6 +42,7 @@ use std::{
 use self::{
     answer::{SHORT_REPLY_BYTES_MAX, answer},
     device::{Mounted, drop_pages},
+    queues::Place,
     ring::Entry,
 };
 use super::{MountOptions, Session, Transport, Unmounter, invalidator::Invalidator};
@@ -50,17 +51,18 @@ use crate::{
     mutant::{Rule, is_broken},
 };
 
-/// The switch that says whether the kernel offers rings.
-const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
-
 /// See the module.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct UringTransport;
 
 impl UringTransport {
+    /// The file that says whether the kernel offers rings to new mounts: `Y` or `N`. It is not there before Linux 6.14,
+    /// nor before the module FUSE is loaded.
+    pub const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
+
     /// Whether this kernel has FUSE over io_uring, and has it enabled.
     pub fn is_on() -> bool {
-        fs::read(SWITCH).is_ok_and(|value| value.starts_with(b"Y"))
+        fs::read(UringTransport::SWITCH).is_ok_and(|value| value.starts_with(b"Y"))
     }
 }
 
@@ -78,8 +80,9 @@ impl Transport for UringTransport {
         options: &MountOptions,
     ) -> io::Result<Box<dyn Session>> {
         if !UringTransport::is_on() {
-            let reason = match Path::new(SWITCH).exists() {
-                true => format!("FUSE over io_uring is off ({SWITCH})"),
+            let switch = UringTransport::SWITCH;
+            let reason = match Path::new(switch).exists() {
+                true => format!("FUSE over io_uring is off ({switch})"),
                 false => "this kernel has no FUSE over io_uring".into(),
             };
             return Err(io::Error::new(io::ErrorKind::Unsupported, reason));
@@ -121,13 +124,14 @@ impl UringSession {
         let invalidator = Arc::new(invalidator);
         let (report, reports) = mpsc::channel();
         let queues = queues::plan(threads)?;
+        let loads = Arc::new(queues::Loads::new()?);
         let entries = queues.len();
         for queue in queues {
             let (device, service) = (Arc::clone(&device), Arc::clone(service));
             let invalidator = Arc::clone(&invalidator);
-            let report = report.clone();
+            let (report, loads) = (report.clone(), Arc::clone(&loads));
             self.spawn(format!("fuse-{queue}"), move || {
-                queues::stay_at(queue);
+                let place = Place::take(queue, loads);
                 let registered = Entry::register(device, queue);
                 let (outcome, entry) = match registered {
                     Ok(entry) => (Ok(()), Some(entry)),
@@ -135,7 +139,7 @@ impl UringSession {
                 };
                 // The caller may have given up.
                 let _ = report.send(outcome);
-                entry.map_or(Ok(()), |entry| serve(entry, &service, &invalidator))
+                entry.map_or(Ok(()), |entry| serve(entry, place, &service, &invalidator))
             })?;
         }
         let (mounted, service) = (Arc::clone(&self.mounted), Arc::clone(service));
@@ -175,9 +179,10 @@ impl Drop for EndsMount<'_> {
 }
 
 /// Answers requests until the mount ends.
-fn serve(mut entry: Entry, service: &Service, invalidator: &Invalidator) -> io::Result<()> {
+fn serve(mut entry: Entry, mut place: Place, service: &Service, invalidator: &Invalidator) -> io::Result<()> {
     let mut short = vec![0; SHORT_REPLY_BYTES_MAX];
     while entry.wait()? {
+        place.begins();
         let ring::Request { header, argument, payload, payload_bytes } = entry.request();
         let answered = if payload_bytes == 0 {
             answer((service, invalidator), &header, &argument, &[], payload)
@@ -187,6 +192,7 @@ fn serve(mut entry: Entry, service: &Service, invalidator: &Invalidator) -> io::
             let copied = |len: &usize| payload[..*len].copy_from_slice(&short[..*len]);
             if is_broken(Rule::RingCopiesPayload) { answered } else { answered.inspect(copied) }
         };
+        place.ends();
         entry.commit(answered);
     }
     Ok(())
