@@ -1,7 +1,8 @@
 //! Benchmarks for Lacuna and, behind the same traits, for other engines.
 //!
-//! layers: ack_file, block_stat, latencies, mysql, plan, progress, random, side_by_side, trace, verdict
-//! layers: < flash, open_loop, page_traffic, row_compression, shuffle, zipf < requesters < loading < figures < linkbench
+//! layers: ack_file, block_stat, latencies, plan, progress, random, side_by_side, trace, verdict
+//! layers: < flash, open_loop, page_traffic, row_compression, shuffle, zipf < requesters < loading, mysql < figures
+//! layers: < linkbench
 //! layers: < engine, iobench, trimbench < proof, tpcc
 
 mod ack_file;

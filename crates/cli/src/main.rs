@@ -4,7 +4,7 @@
 //! command line makes no sense, else 1.
 //!
 //! layers: printable < output < log_device < keys < control, progress, size, trace < look
-//! layers: < files, grow, quota, scrub, table_info < live, phases, tables < info < check, table
+//! layers: < files, grow, quota, scrub, table_info < live, phases, tables < info, sql < check, table
 //! layers: < flash_model, format, iobench, key, linkbench, mariadb_demo, metrics, mount, tpcc, trimbench
 //! layers: < verdict
 
@@ -32,6 +32,7 @@ mod progress;
 mod quota;
 mod scrub;
 mod size;
+mod sql;
 mod table;
 mod table_info;
 mod tables;

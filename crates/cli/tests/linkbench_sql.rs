@@ -2,67 +2,10 @@
 
 mod support;
 
-use std::{
-    fs,
-    process::{Child, Command, Stdio},
-    thread,
-    time::{Duration, Instant},
-};
+use std::fs;
 
 use serde_json::Value;
-use support::{Scratch, run, succeed};
-
-/// A MariaDB server of this test's own: its data, its socket, nothing of the system's.
-struct Server {
-    process: Child,
-}
-
-impl Server {
-    /// `None` where MariaDB is missing.
-    fn start(scratch: &Scratch) -> Option<Server> {
-        let data = scratch.path("data");
-        if !data.exists() {
-            let mut install = Command::new("mariadb-install-db");
-            install.args(["--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db"]);
-            install.arg(format!("--datadir={}", data.display())).args(as_root());
-            let Ok(output) = install.output() else {
-                eprintln!("not tested: LinkBench through SQL (mariadb-install-db is not installed)");
-                return None;
-            };
-            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        }
-        let mut command = Command::new("mariadbd");
-        command.args(["--no-defaults", "--skip-networking", "--innodb-buffer-pool-size=32M"]);
-        command.arg(format!("--datadir={}", data.display())).args(as_root());
-        command.args(["--socket=server.sock", "--pid-file=server.pid", "--skip-log-bin"]);
-        let process = command.current_dir(scratch.path(".")).stderr(Stdio::null()).spawn().unwrap();
-        let mut server = Server { process };
-        let start = Instant::now();
-        while !server.answers(scratch) {
-            assert!(start.elapsed() < Duration::from_secs(600), "the server does not come up");
-            assert_eq!(server.process.try_wait().unwrap(), None, "the server ended");
-            thread::sleep(Duration::from_millis(100));
-        }
-        Some(server)
-    }
-
-    fn answers(&self, scratch: &Scratch) -> bool {
-        std::os::unix::net::UnixStream::connect(scratch.path("data/server.sock")).is_ok()
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-/// The server refuses to run as root without this option.
-fn as_root() -> Option<&'static str> {
-    let metadata = fs::metadata("/proc/self").unwrap();
-    (std::os::unix::fs::MetadataExt::uid(&metadata) == 0).then_some("--user=root")
-}
+use support::{Scratch, mariadb::Server, run, succeed};
 
 const SMALL: &str = "--mysql data/server.sock --ids 2000 --requesters 4 --distribution distribution --seed 1";
 
@@ -70,7 +13,7 @@ const SMALL: &str = "--mysql data/server.sock --ids 2000 --requesters 4 --distri
 fn tables_of_a_server_are_loaded_measured_and_survive_it() {
     let scratch = Scratch::new();
     scratch.distribution();
-    let Some(mut server) = Server::start(&scratch) else { return };
+    let Some(server) = Server::start(&scratch, "LinkBench through SQL") else { return };
     succeed(
         &scratch,
         &format!(
@@ -99,19 +42,14 @@ fn tables_of_a_server_are_loaded_measured_and_survive_it() {
     assert!(succeed(&scratch, verify).contains("sound"));
 
     // As after a power cut of the server: it recovers, and nothing is lost.
-    server.process.kill().unwrap();
-    server.process.wait().unwrap();
+    drop(server);
     let gone = run(&scratch, verify);
     assert_eq!(gone.status.code(), Some(1));
-    let server = Server::start(&scratch);
-    assert!(server.is_some());
+    let server = Server::start(&scratch, "").expect("it was there before");
     assert!(succeed(&scratch, verify).contains("sound"));
 
     // Verification notices lost rows.
-    let mut client = Command::new("mariadb");
-    client.args(["--no-defaults", "--user=root", "--execute=DELETE FROM linkbench.nodetable WHERE id = 7"]);
-    client.arg(format!("--socket={}", scratch.path("data/server.sock").display()));
-    assert!(client.status().unwrap().success());
+    server.query(&scratch, "DELETE FROM linkbench.nodetable WHERE id = 7");
     let lost = run(&scratch, verify);
     assert_eq!(lost.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&lost.stderr).contains("node 7 is lost"), "{lost:?}");

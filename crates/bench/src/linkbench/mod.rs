@@ -41,7 +41,7 @@ pub use acks::AckLog;
 #[doc(hidden)]
 pub use acks::fuzz as fuzz_acks;
 pub use db::{Db, DbError, DbResult, Table, Txn, Visit};
-pub use mysql::{Format, SqlDb, SqlTxn, Written};
+pub use mysql::{SqlDb, SqlTxn};
 pub use payload::NODE_DATA_BYTES_MAX;
 pub use report::{RunReport, comparison};
 pub use verify::{Verified, verify_acks};

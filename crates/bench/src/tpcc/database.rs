@@ -9,7 +9,10 @@ use anyhow::{Result, anyhow};
 use lacuna_device::Vfs;
 use lacuna_engine::{Direction, Error, RowStats, Store, StoreOptions, TableOptions, TransactionOptions};
 
-use super::schema::{Table, end_of};
+use super::{
+    db::{Db, Txn, Visit, missing},
+    schema::{Table, end_of},
+};
 use crate::{
     Footprint, Measured,
     engine::{classify, create_tables, footprint, open_tables},
@@ -47,10 +50,6 @@ impl Database {
         Ok(Database { store, tables })
     }
 
-    pub(crate) fn begin(&self) -> Txn<'_> {
-        Txn { txn: self.store.begin_with(TransactionOptions::READ_COMMITTED), tables: &self.tables }
-    }
-
     /// Counters of row compression since the store was opened.
     pub fn row_compression(&self) -> Result<RowStats> {
         Ok(self.store.stats()?.row)
@@ -59,6 +58,15 @@ impl Database {
     /// Writes everything and stops the store.
     pub fn close(self) -> Result<()> {
         Ok(self.store.close()?)
+    }
+}
+
+impl Db for Database {
+    type Txn<'db> = EngineTxn<'db>;
+
+    fn begin(&self) -> DbResult<EngineTxn<'_>> {
+        let txn = self.store.begin_with(TransactionOptions::READ_COMMITTED);
+        Ok(EngineTxn { txn, tables: &self.tables })
     }
 }
 
@@ -76,65 +84,18 @@ impl Measured for Database {
     }
 }
 
-/// A transaction; dropping it rolls it back.
-pub(crate) struct Txn<'db> {
+/// A transaction of [`Database`].
+pub struct EngineTxn<'db> {
     txn: lacuna_engine::Txn,
     tables: &'db [lacuna_engine::Table],
 }
 
-impl Txn<'_> {
+impl EngineTxn<'_> {
     fn table(&self, table: Table) -> &lacuna_engine::Table {
         &self.tables[table as usize]
     }
 
-    /// The value of a key that must be there.
-    pub(crate) fn get(&self, table: Table, key: &[u8]) -> DbResult<Vec<u8>> {
-        self.find(table, key)?.ok_or_else(|| missing(table, key))
-    }
-
-    pub(crate) fn find(&self, table: Table, key: &[u8]) -> DbResult<Option<Vec<u8>>> {
-        self.txn.get(self.table(table), key).map_err(classify)
-    }
-
-    /// The newest value of a key that must be there, locked against other writers.
-    pub(crate) fn get_for_update(&mut self, table: Table, key: &[u8]) -> DbResult<Vec<u8>> {
-        self.find_for_update(table, key)?.ok_or_else(|| missing(table, key))
-    }
-
-    pub(crate) fn find_for_update(&mut self, table: Table, key: &[u8]) -> DbResult<Option<Vec<u8>>> {
-        self.txn.get_for_update(&self.tables[table as usize], key).map_err(classify)
-    }
-
-    pub(crate) fn put(&mut self, table: Table, key: &[u8], value: &[u8]) -> DbResult<()> {
-        self.txn.put(&self.tables[table as usize], key, value).map_err(classify)
-    }
-
-    /// Adds a key that no other transaction can have added.
-    pub(crate) fn insert(&mut self, table: Table, key: &[u8], value: &[u8]) -> DbResult<()> {
-        self.txn.insert(&self.tables[table as usize], key, value).map_err(|error| match error {
-            Error::KeyExists => DbError::Fatal(anyhow!("{} {key:02x?} is there already", table.name())),
-            error => classify(error),
-        })
-    }
-
-    /// Removes a key that must be there.
-    pub(crate) fn delete(&mut self, table: Table, key: &[u8]) -> DbResult<()> {
-        let existed = self.txn.delete(&self.tables[table as usize], key).map_err(classify)?;
-        if existed { Ok(()) } else { Err(missing(table, key)) }
-    }
-
-    /// Calls `visit` with the records whose keys begin with `start`, in order, until it fails or breaks.
-    pub(crate) fn scan(
-        &self,
-        table: Table,
-        start: &[u8],
-        visit: impl FnMut(&[u8], &[u8]) -> Result<ControlFlow<()>>,
-    ) -> DbResult<()> {
-        let end = end_of(start);
-        self.scan_range(table, (Bound::Included(start), Bound::Excluded(&end)), visit)
-    }
-
-    pub(crate) fn scan_range(
+    fn visit(
         &self,
         table: Table,
         (lower, upper): (Bound<&[u8]>, Bound<&[u8]>),
@@ -151,26 +112,61 @@ impl Txn<'_> {
             .map_err(classify)?;
         failure.map_or(Ok(()), |error| Err(error.into()))
     }
+}
 
-    /// The first key that begins with `start`.
-    pub(crate) fn first(&self, table: Table, start: &[u8]) -> DbResult<Option<Vec<u8>>> {
-        let mut first = None;
-        self.scan(table, start, |key, _| {
+impl Txn for EngineTxn<'_> {
+    fn find(&mut self, table: Table, key: &[u8]) -> DbResult<Option<Vec<u8>>> {
+        self.txn.get(self.table(table), key).map_err(classify)
+    }
+
+    fn find_for_update(&mut self, table: Table, key: &[u8]) -> DbResult<Option<Vec<u8>>> {
+        self.txn.get_for_update(&self.tables[table as usize], key).map_err(classify)
+    }
+
+    fn put(&mut self, table: Table, key: &[u8], value: &[u8]) -> DbResult<()> {
+        self.txn.put(&self.tables[table as usize], key, value).map_err(classify)
+    }
+
+    fn insert(&mut self, table: Table, key: &[u8], value: &[u8]) -> DbResult<()> {
+        self.txn.insert(&self.tables[table as usize], key, value).map_err(|error| match error {
+            Error::KeyExists => DbError::Fatal(anyhow!("{} {key:02x?} is there already", table.name())),
+            error => classify(error),
+        })
+    }
+
+    fn delete(&mut self, table: Table, key: &[u8]) -> DbResult<()> {
+        let existed = self.txn.delete(&self.tables[table as usize], key).map_err(classify)?;
+        if existed { Ok(()) } else { Err(missing(table, key)) }
+    }
+
+    fn scan(&mut self, table: Table, start: &[u8], visit: &mut Visit<'_>) -> DbResult<()> {
+        let end = (!start.is_empty()).then(|| end_of(start));
+        let upper = end.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+        self.visit(table, (Bound::Included(start), upper), |key, value| {
+            visit(key, value).map(ControlFlow::Continue)
+        })
+    }
+
+    fn scan_between(&mut self, table: Table, from: &[u8], to: &[u8], visit: &mut Visit<'_>) -> DbResult<()> {
+        self.visit(table, (Bound::Included(from), Bound::Excluded(to)), |key, value| {
+            visit(key, value).map(ControlFlow::Continue)
+        })
+    }
+
+    fn first(&mut self, table: Table, start: &[u8]) -> DbResult<Option<Vec<u8>>> {
+        let (end, mut first) = (end_of(start), None);
+        self.visit(table, (Bound::Included(start), Bound::Excluded(&end)), |key, _| {
             first = Some(key.to_vec());
             Ok(ControlFlow::Break(()))
         })?;
         Ok(first)
     }
 
-    pub(crate) fn commit(self) -> DbResult<()> {
+    fn commit(self) -> DbResult<()> {
         self.txn.commit().map_err(classify)
     }
 
-    pub(crate) fn rollback(self) -> DbResult<()> {
+    fn rollback(self) -> DbResult<()> {
         self.txn.rollback().map_err(classify)
     }
-}
-
-fn missing(table: Table, key: &[u8]) -> DbError {
-    DbError::Fatal(anyhow!("{} {key:02x?} is not there", table.name()))
 }

@@ -17,7 +17,7 @@ use anyhow::Result;
 use super::{
     Config, DISTRICTS, Scale,
     acks::{Ack, AckLog},
-    database::{Database, Txn},
+    db::{Db, Txn},
     mix::shuffle,
     schema::{
         AddressText, CustomerRow, DISTRICT_INFO, DistrictRow, HistoryRow, ItemRow, OrderLineRow, OrderRow,
@@ -66,7 +66,7 @@ fn jobs(scale: Scale) -> Vec<Job> {
 }
 
 /// Loads everything; returns how many rows, indexes included.
-pub(crate) fn load(database: &Database, config: &Config, acks: Option<&AckLog>) -> Result<u64> {
+pub(crate) fn load<D: Db>(database: &D, config: &Config, acks: Option<&AckLog>) -> Result<u64> {
     let jobs = jobs(config.scale);
     let (taken, rows) = (AtomicUsize::new(0), AtomicU64::new(0));
     rows.fetch_add(load_warehouses(database, config)?, Relaxed);
@@ -102,7 +102,7 @@ pub(crate) fn load(database: &Database, config: &Config, acks: Option<&AckLog>) 
     Ok(rows.into_inner())
 }
 
-fn load_warehouses(database: &Database, config: &Config) -> Result<u64> {
+fn load_warehouses<D: Db>(database: &D, config: &Config) -> Result<u64> {
     Client::new(database, None).commit(|txn, _| {
         let random = &mut Random::new(config.plan.seed, 0);
         let mut rows = 0;
@@ -123,13 +123,13 @@ fn load_warehouses(database: &Database, config: &Config) -> Result<u64> {
     })
 }
 
-struct Loader<'a> {
-    client: Client<'a>,
+struct Loader<'a, D> {
+    client: Client<'a, D>,
     config: &'a Config,
     rows: &'a AtomicU64,
 }
 
-impl<'a> Loader<'a> {
+impl<'a, D: Db> Loader<'a, D> {
     fn run(&mut self, job: Job) -> Result<()> {
         match job {
             Job::Items { first, end } => self.batch(purpose(1, 0, 0, first), |txn, random, _| {
@@ -153,7 +153,7 @@ impl<'a> Loader<'a> {
     fn batch(
         &mut self,
         purpose: u64,
-        mut work: impl FnMut(&mut Txn<'a>, &mut Random, &Config) -> DbResult<u64>,
+        mut work: impl FnMut(&mut D::Txn<'a>, &mut Random, &Config) -> DbResult<u64>,
     ) -> Result<()> {
         let config = self.config;
         let rows =
@@ -214,7 +214,7 @@ fn purpose(kind: u64, warehouse: u32, district: u32, first: u32) -> u64 {
     (kind << 60) | (u64::from(warehouse) << 32) | (u64::from(district) << 28) | u64::from(first)
 }
 
-fn insert_item(txn: &mut Txn<'_>, random: &mut Random, item: u32) -> DbResult<()> {
+fn insert_item(txn: &mut impl Txn, random: &mut Random, item: u32) -> DbResult<()> {
     let row = ItemRow {
         image: uniform(random, 1, 10_000),
         price: uniform(random, 100, 10_000).into(),
@@ -224,7 +224,7 @@ fn insert_item(txn: &mut Txn<'_>, random: &mut Random, item: u32) -> DbResult<()
     txn.insert(Table::Item, &key(&[item]), &row.value())
 }
 
-fn insert_stock(txn: &mut Txn<'_>, random: &mut Random, warehouse: u32, item: u32) -> DbResult<()> {
+fn insert_stock(txn: &mut impl Txn, random: &mut Random, warehouse: u32, item: u32) -> DbResult<()> {
     let infos = DISTRICTS * DISTRICT_INFO;
     let row = StockRow {
         quantity: uniform(random, 10, 100) as i32,
@@ -238,7 +238,7 @@ fn insert_stock(txn: &mut Txn<'_>, random: &mut Random, warehouse: u32, item: u3
 }
 
 /// A customer with entry in the index and first payment.
-fn insert_customer(txn: &mut Txn<'_>, random: &mut Random, config: &Config, id: [u32; 3]) -> DbResult<()> {
+fn insert_customer(txn: &mut impl Txn, random: &mut Random, config: &Config, id: [u32; 3]) -> DbResult<()> {
     let [warehouse, district, customer] = id;
     let name = match customer {
         first if first <= LAST_NAMES => first - 1,
@@ -279,7 +279,7 @@ fn insert_customer(txn: &mut Txn<'_>, random: &mut Random, config: &Config, id: 
 /// An order with its lines, and its entries in new-order, unless it is delivered, and in the index; returns how many
 /// rows that is.
 fn insert_order(
-    txn: &mut Txn<'_>,
+    txn: &mut impl Txn,
     random: &mut Random,
     config: &Config,
     id: [u32; 3],

@@ -14,8 +14,10 @@
 
 mod acks;
 mod database;
+mod db;
 mod load;
 mod mix;
+mod mysql;
 mod report;
 mod requester;
 mod schema;
@@ -35,8 +37,11 @@ pub use acks::AckLog;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub use acks::fuzz as fuzz_acks;
-pub use database::Database;
+pub use database::{Database, EngineTxn};
+pub use db::{Db, Txn, Visit};
+pub use mysql::{SqlDb, SqlTxn};
 pub use report::{RunReport, comparison};
+pub use schema::Table;
 pub use verify::{Verified, verify, verify_acks};
 
 /// Districts of a warehouse.
@@ -80,8 +85,8 @@ pub struct Config {
 /// # Errors
 /// When the database or the acknowledgement log fails. A condition that does not hold is not an error here:
 /// see [`crate::Figures::violation`].
-pub fn run(
-    database: &Database,
+pub fn run<D: Db>(
+    database: &D,
     config: &Config,
     tables: &str,
     algorithm: &str,

@@ -10,7 +10,7 @@ use anyhow::{Result, ensure};
 use super::{
     Config, DISTRICTS, Scale,
     acks::AckLog,
-    database::Database,
+    db::Db,
     mix::{Deck, Operation},
     text::{LAST_NAMES, NonUniform, last_name, uniform},
     transactions::{Client, Customer, Line, NewOrder, Payment, Who},
@@ -25,8 +25,8 @@ const REMOTE_PAYMENT: u32 = 15;
 const REMOTE_LINE: u32 = 1;
 
 /// A requester; unlike TPC-C's terminals it does not belong to a warehouse and never waits.
-pub(crate) struct Terminal<'a> {
-    client: Client<'a>,
+pub(crate) struct Terminal<'a, D> {
+    client: Client<'a, D>,
     scale: Scale,
     non_uniform: NonUniform,
     next_history: &'a AtomicU64,
@@ -34,14 +34,14 @@ pub(crate) struct Terminal<'a> {
     deck: Deck,
 }
 
-impl<'a> Terminal<'a> {
+impl<'a, D: Db> Terminal<'a, D> {
     pub(crate) fn new(
         number: u64,
-        database: &'a Database,
+        database: &'a D,
         config: &Config,
         acks: Option<&'a AckLog>,
         next_history: &'a AtomicU64,
-    ) -> Terminal<'a> {
+    ) -> Terminal<'a, D> {
         Terminal {
             client: Client::new(database, acks),
             scale: config.scale,
@@ -118,7 +118,7 @@ impl<'a> Terminal<'a> {
     }
 }
 
-impl Requester for Terminal<'_> {
+impl<D: Db> Requester for Terminal<'_, D> {
     fn request(&mut self) -> Result<(usize, u64)> {
         let operation = self.deck.deal(&mut self.random);
         let start;

@@ -9,8 +9,8 @@ use super::text::a_string;
 use crate::random::Random;
 
 /// The tables; the last two are indexes and have empty values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Table {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Table {
     /// By (warehouse).
     Warehouse,
     /// By (warehouse, district).
@@ -37,7 +37,7 @@ pub(crate) enum Table {
 
 impl Table {
     /// Every table.
-    pub(crate) const ALL: [Table; 11] = [
+    pub const ALL: [Table; 11] = [
         Table::Warehouse,
         Table::District,
         Table::Customer,
@@ -52,7 +52,7 @@ impl Table {
     ];
 
     /// Its name in a store.
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Table::Warehouse => "warehouse",
             Table::District => "district",

@@ -1,13 +1,14 @@
 //! Whole runs on the engine in memory, and the verification of damaged databases.
 
-use std::{fs, path::PathBuf, sync::Arc, time::Duration};
+use std::{fs, path::PathBuf, time::Duration};
 
 use lacuna_device::MemVfs;
 use lacuna_engine::{StoreOptions, TableOptions};
 
 use super::{
     AckLog, Config, DISTRICTS, Database, RunReport, Scale,
-    database::Txn,
+    database::EngineTxn,
+    db::{Db, Txn},
     load::load,
     run,
     schema::{CustomerRow, DistrictRow, HistoryRow, OrderLineRow, OrderRow, Row, Table, WarehouseRow, key},
@@ -69,15 +70,14 @@ fn the_same_seed_loads_the_same_rows() {
         let database = database();
         load(&database, &Config { plan: Plan { seed, loaders, ..CONFIG.plan }, ..CONFIG }, None).unwrap();
         verify(&database).unwrap();
-        let txn = database.begin();
+        let mut txn = database.begin().unwrap();
         let mut rows = Vec::new();
         for table in Table::ALL {
-            let all = (std::ops::Bound::Unbounded, std::ops::Bound::Unbounded);
-            let add = |key: &[u8], value: &[u8]| {
+            txn.scan(table, &[], &mut |key, value| {
                 rows.push((table.name(), key.to_vec(), value.to_vec()));
-                Ok(std::ops::ControlFlow::Continue(()))
-            };
-            txn.scan_range(table, all, add).unwrap();
+                Ok(())
+            })
+            .unwrap();
         }
         rows
     };
@@ -87,7 +87,7 @@ fn the_same_seed_loads_the_same_rows() {
 }
 
 /// Changes a row of a loaded database.
-fn change<R>(txn: &mut Txn<'_>, table: Table, key: &[u8], new: impl FnOnce(&[u8]) -> R)
+fn change<R>(txn: &mut EngineTxn<'_>, table: Table, key: &[u8], new: impl FnOnce(&[u8]) -> R)
 where
     R: AsRef<[u8]>,
 {
@@ -96,32 +96,32 @@ where
 }
 
 /// Damages a loaded database and expects verification to say `complaint`.
-fn damaged(complaint: &str, damage: impl FnOnce(&mut Txn<'_>)) {
+fn damaged(complaint: &str, damage: impl FnOnce(&mut EngineTxn<'_>)) {
     let database = database();
     load(&database, &CONFIG, None).unwrap();
     verify(&database).unwrap();
-    let mut txn = database.begin();
+    let mut txn = database.begin().unwrap();
     damage(&mut txn);
     txn.commit().unwrap();
     let error = format!("{:#}", verify(&database).unwrap_err());
     assert!(error.contains(complaint), "{error:?} does not say {complaint:?}");
 }
 
-fn pay_warehouse(txn: &mut Txn<'_>, by: i64) {
+fn pay_warehouse(txn: &mut EngineTxn<'_>, by: i64) {
     change(txn, Table::Warehouse, &key(&[2]), |value| {
         let row = WarehouseRow::of_value(value).unwrap();
         WarehouseRow { ytd: row.ytd + by, ..row }.value()
     });
 }
 
-fn change_district(txn: &mut Txn<'_>, district: u32, ytd: i64, next_order: u32) {
+fn change_district(txn: &mut EngineTxn<'_>, district: u32, ytd: i64, next_order: u32) {
     change(txn, Table::District, &key(&[2, district]), |value| {
         let row = DistrictRow::of_value(value).unwrap();
         DistrictRow { ytd: row.ytd + ytd, next_order: row.next_order + next_order, ..row }.value()
     });
 }
 
-fn change_customer(txn: &mut Txn<'_>, balance: i64, ytd_payment: i64) {
+fn change_customer(txn: &mut EngineTxn<'_>, balance: i64, ytd_payment: i64) {
     change(txn, Table::Customer, &key(&[2, 3, 4]), |value| {
         let row = CustomerRow::of_value(value).unwrap();
         let (balance, ytd_payment) = (row.balance + balance, row.ytd_payment + ytd_payment);
@@ -159,7 +159,7 @@ fn condition_4_is_checked() {
 
 #[test]
 fn condition_5_is_checked() {
-    let deliver = |txn: &mut Txn<'_>, order, carrier| {
+    let deliver = |txn: &mut EngineTxn<'_>, order, carrier| {
         change(txn, Table::Order, &key(&[2, 3, order]), |value| {
             OrderRow { carrier, ..OrderRow::of_value(value).unwrap() }.value()
         });
@@ -179,7 +179,7 @@ fn condition_6_is_checked() {
 
 #[test]
 fn condition_7_is_checked() {
-    let deliver = |txn: &mut Txn<'_>, order, delivery| {
+    let deliver = |txn: &mut EngineTxn<'_>, order, delivery| {
         change(txn, Table::OrderLine, &key(&[2, 3, order, 2]), |value| {
             OrderLineRow { delivery, ..OrderLineRow::of_value(value).unwrap() }.value()
         });
@@ -259,7 +259,7 @@ fn what_was_acknowledged_and_is_lost_is_named() {
 #[test]
 fn requesters_in_each_others_way_stay_consistent() {
     let scale = Scale { warehouses: 1, items: 20, customers: 10 };
-    let database = Arc::new(database());
+    let database = database();
     let config = Config { scale, plan: Plan { requesters: 12, ..CONFIG.plan } };
     let report = run(&database, &config, "plain", "none", None).unwrap();
     assert_eq!(report.figures.violation, None);

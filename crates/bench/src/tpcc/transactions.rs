@@ -11,14 +11,14 @@
 //! A new-order holds its district to the end, so the orders of a district commit in the order of their
 //! numbers.
 
-use std::{collections::BTreeSet, ops::Bound, ops::ControlFlow};
+use std::collections::BTreeSet;
 
 use anyhow::{Result, anyhow};
 
 use super::{
     DISTRICTS,
     acks::{Ack, AckLog},
-    database::{Database, Txn},
+    db::{Db, Txn},
     schema::{
         CustomerRow, DistrictRow, HistoryRow, ItemRow, OrderLineRow, OrderRow, Row, StockRow, Table,
         WarehouseRow, columns, history_key, key, last_column, last_name_key, order_of_customer_key,
@@ -85,14 +85,14 @@ enum End<T> {
 }
 
 /// One client of the database.
-pub(crate) struct Client<'a> {
-    database: &'a Database,
+pub(crate) struct Client<'a, D> {
+    database: &'a D,
     acks: Option<&'a AckLog>,
     retries: u64,
 }
 
-impl<'a> Client<'a> {
-    pub(crate) fn new(database: &'a Database, acks: Option<&'a AckLog>) -> Client<'a> {
+impl<'a, D: Db> Client<'a, D> {
+    pub(crate) fn new(database: &'a D, acks: Option<&'a AckLog>) -> Client<'a, D> {
         Client { database, acks, retries: 0 }
     }
 
@@ -104,13 +104,13 @@ impl<'a> Client<'a> {
     /// Runs `work` as a transaction until it does not lose, then acknowledges it.
     fn transact<T>(
         &mut self,
-        mut work: impl FnMut(&mut Txn<'a>, &mut Vec<Ack>) -> DbResult<End<T>>,
+        mut work: impl FnMut(&mut D::Txn<'a>, &mut Vec<Ack>) -> DbResult<End<T>>,
     ) -> Result<T> {
         let mut acks = Vec::new();
         for _ in 0..RETRIES_MAX {
             acks.clear();
-            let mut txn = self.database.begin();
-            let attempt = work(&mut txn, &mut acks).and_then(|end| match end {
+            let database = self.database;
+            let attempt = database.begin().and_then(|mut txn| match work(&mut txn, &mut acks)? {
                 End::Commit(result) => txn.commit().map(|()| result),
                 End::RollBack(result) => {
                     acks.clear();
@@ -134,7 +134,7 @@ impl<'a> Client<'a> {
     /// Runs a transaction that always commits, as the load does.
     pub(crate) fn commit<T>(
         &mut self,
-        mut work: impl FnMut(&mut Txn<'a>, &mut Vec<Ack>) -> DbResult<T>,
+        mut work: impl FnMut(&mut D::Txn<'a>, &mut Vec<Ack>) -> DbResult<T>,
     ) -> Result<T> {
         self.transact(|txn, acks| work(txn, acks).map(End::Commit))
     }
@@ -209,10 +209,10 @@ impl<'a> Client<'a> {
             let order = txn.get(Table::Order, &order_key)?;
             let order = OrderRow::of_value(&order)?;
             let mut lines = 0;
-            txn.scan(Table::OrderLine, &order_key, |_, value| {
+            txn.scan(Table::OrderLine, &order_key, &mut |_, value| {
                 OrderLineRow::of_value(value)?;
                 lines += 1;
-                Ok(ControlFlow::Continue(()))
+                Ok(())
             })?;
             if lines != order.lines {
                 let what = anyhow!("an order of {} lines shows {lines}: {order_key:02x?}", order.lines);
@@ -243,10 +243,9 @@ impl<'a> Client<'a> {
             let from = key(&[warehouse, district, next.saturating_sub(STOCK_LEVEL_ORDERS)]);
             let to = key(&[warehouse, district, next]);
             let mut items = BTreeSet::new();
-            let range = (Bound::Included(&from[..]), Bound::Excluded(&to[..]));
-            txn.scan_range(Table::OrderLine, range, |_, value| {
+            txn.scan_between(Table::OrderLine, &from, &to, &mut |_, value| {
                 items.insert(OrderLineRow::of_value(value)?.item);
-                Ok(ControlFlow::Continue(()))
+                Ok(())
             })?;
             let mut low = 0;
             for item in items {
@@ -259,7 +258,7 @@ impl<'a> Client<'a> {
 }
 
 /// The number of a new order, and the taxes on it.
-fn take_number(txn: &mut Txn<'_>, order: &NewOrder) -> DbResult<(u32, i64)> {
+fn take_number(txn: &mut impl Txn, order: &NewOrder) -> DbResult<(u32, i64)> {
     let district_key = key(&[order.warehouse, order.district]);
     let value = txn.get_for_update(Table::District, &district_key)?;
     let district = DistrictRow::of_value(&value)?;
@@ -269,7 +268,7 @@ fn take_number(txn: &mut Txn<'_>, order: &NewOrder) -> DbResult<(u32, i64)> {
     Ok((number, i64::from(WarehouseRow::of_value(&value)?.tax + district.tax)))
 }
 
-fn insert_order(txn: &mut Txn<'_>, order: &NewOrder, number: u32) -> DbResult<()> {
+fn insert_order(txn: &mut impl Txn, order: &NewOrder, number: u32) -> DbResult<()> {
     let &NewOrder { warehouse, district, customer, .. } = order;
     let all_local = order.lines.iter().all(|line| line.supply_warehouse == warehouse);
     let row = OrderRow {
@@ -286,7 +285,7 @@ fn insert_order(txn: &mut Txn<'_>, order: &NewOrder, number: u32) -> DbResult<()
 }
 
 /// Takes a line's items out of the stock and adds the line; its amount, or `None` when there is no such item.
-fn order_line(txn: &mut Txn<'_>, order: &NewOrder, line: &Line, line_key: &[u32]) -> DbResult<Option<i64>> {
+fn order_line(txn: &mut impl Txn, order: &NewOrder, line: &Line, line_key: &[u32]) -> DbResult<Option<i64>> {
     let Some(item) = txn.find(Table::Item, &key(&[line.item]))? else { return Ok(None) };
     let stock_key = key(&[line.supply_warehouse, line.item]);
     let stock_value = txn.get_for_update(Table::Stock, &stock_key)?;
@@ -315,7 +314,7 @@ fn order_line(txn: &mut Txn<'_>, order: &NewOrder, line: &Line, line_key: &[u32]
 }
 
 /// The id of a customer; of those with one last name the middle one by first name.
-fn find_customer(txn: &Txn<'_>, customer: &Customer) -> DbResult<u32> {
+fn find_customer(txn: &mut impl Txn, customer: &Customer) -> DbResult<u32> {
     let last = match &customer.who {
         Who::Id(id) => return Ok(*id),
         Who::LastName(last) => last,
@@ -324,9 +323,9 @@ fn find_customer(txn: &Txn<'_>, customer: &Customer) -> DbResult<u32> {
     txn.scan(
         Table::CustomerByName,
         &last_name_key(customer.warehouse, customer.district, last),
-        |key, _| {
+        &mut |key, _| {
             ids.push(last_column(key)?);
-            Ok(ControlFlow::Continue(()))
+            Ok(())
         },
     )?;
     let middle = ids.get(ids.len().div_ceil(2).saturating_sub(1));
@@ -334,7 +333,7 @@ fn find_customer(txn: &Txn<'_>, customer: &Customer) -> DbResult<u32> {
 }
 
 /// The customer's side of a payment; the customer's id.
-fn pay(txn: &mut Txn<'_>, payment: &Payment) -> DbResult<u32> {
+fn pay(txn: &mut impl Txn, payment: &Payment) -> DbResult<u32> {
     let Payment { warehouse, district, amount, .. } = *payment;
     let customer = &payment.customer;
     let id = find_customer(txn, customer)?;
@@ -365,7 +364,7 @@ fn pay(txn: &mut Txn<'_>, payment: &Payment) -> DbResult<u32> {
 /// oldest. And a scan at read committed may have passed the position of an entry before that was committed, and met a
 /// later one that was committed after: so the locked one must also be the oldest in a second scan, which sees all
 /// earlier commits.
-fn take_oldest(txn: &mut Txn<'_>, warehouse: u32, district: u32) -> DbResult<Option<u32>> {
+fn take_oldest(txn: &mut impl Txn, warehouse: u32, district: u32) -> DbResult<Option<u32>> {
     let entries = key(&[warehouse, district]);
     while let Some(oldest) = txn.first(Table::NewOrder, &entries)? {
         let is_there = txn.find_for_update(Table::NewOrder, &oldest)?.is_some();
@@ -379,22 +378,12 @@ fn take_oldest(txn: &mut Txn<'_>, warehouse: u32, district: u32) -> DbResult<Opt
 }
 
 /// Delivers an order whose entry in new-order the transaction removed.
-fn deliver(txn: &mut Txn<'_>, order: [u32; 3], carrier: u8, now: u64) -> DbResult<()> {
+fn deliver(txn: &mut impl Txn, order: [u32; 3], carrier: u8, now: u64) -> DbResult<()> {
     let order_key = key(&order);
     let value = txn.get_for_update(Table::Order, &order_key)?;
     let row = OrderRow::of_value(&value)?;
     txn.put(Table::Order, &order_key, &OrderRow { carrier, ..row }.value())?;
-    let mut lines = Vec::new();
-    txn.scan(Table::OrderLine, &order_key, |key, value| {
-        lines.push((key.to_vec(), value.to_vec()));
-        Ok(ControlFlow::Continue(()))
-    })?;
-    let mut total = 0;
-    for (line_key, value) in lines {
-        let line = OrderLineRow::of_value(&value)?;
-        total += line.amount;
-        txn.put(Table::OrderLine, &line_key, &OrderLineRow { delivery: now, ..line }.value())?;
-    }
+    let total = txn.deliver_lines(&order_key, now)?;
     let customer_key = key(&[order[0], order[1], row.customer]);
     let value = txn.get_for_update(Table::Customer, &customer_key)?;
     let customer = CustomerRow::of_value(&value)?;

@@ -19,7 +19,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    ops::{Bound, ControlFlow},
     path::Path,
 };
 
@@ -28,7 +27,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use super::{
     Scale,
     acks::{self, Ack},
-    database::{Database, Txn},
+    db::{Db, Txn},
     schema::{
         CustomerRow, DistrictRow, HistoryRow, OrderLineRow, OrderRow, Row, Table, WarehouseRow, columns,
         history_key, key, name_key, order_of_customer_key,
@@ -53,18 +52,18 @@ pub struct Verified {
 ///
 /// # Errors
 /// When the store cannot be read, and for the first violation, which names the condition and the row.
-pub fn verify(database: &Database) -> Result<Verified> {
-    let txn = database.begin();
-    let paid = Paid::read(&txn)?;
+pub fn verify(database: &impl Db) -> Result<Verified> {
+    let mut txn = database.begin().map_err(plain)?;
+    let paid = Paid::read(&mut txn)?;
     let mut verified = Verified { payments: paid.payments, ..Verified::default() };
     let mut warehouses = Vec::new();
-    for_all(&txn, Table::Warehouse, &[], |key, value| {
+    for_all(&mut txn, Table::Warehouse, &[], |key, value| {
         let [warehouse] = columns(key)?;
         warehouses.push((warehouse, WarehouseRow::of_value(value)?.ytd));
         Ok(())
     })?;
     for (warehouse, ytd) in warehouses {
-        verified.orders += check_warehouse(&txn, &paid, warehouse, ytd)?;
+        verified.orders += check_warehouse(&mut txn, &paid, warehouse, ytd)?;
         verified.warehouses += 1;
     }
     Ok(verified)
@@ -74,12 +73,12 @@ pub fn verify(database: &Database) -> Result<Verified> {
 ///
 /// # Errors
 /// Those of [`verify`], and when the log cannot be read.
-pub fn verify_acks(database: &Database, log: &Path) -> Result<Verified> {
+pub fn verify_acks(database: &impl Db, log: &Path) -> Result<Verified> {
     let acks = acks::read(log)?;
     let verified = verify(database)?;
-    let txn = database.begin();
+    let mut txn = database.begin().map_err(plain)?;
     for ack in &acks {
-        check_ack(&txn, ack).with_context(|| format!("acknowledged {ack:?}"))?;
+        check_ack(&mut txn, ack).with_context(|| format!("acknowledged {ack:?}"))?;
     }
     Ok(Verified { acks: acks.len() as u64, ..verified })
 }
@@ -93,17 +92,12 @@ fn plain(error: DbError) -> anyhow::Error {
 
 /// Calls `each` with all records whose keys begin with these columns.
 fn for_all(
-    txn: &Txn<'_>,
+    txn: &mut impl Txn,
     table: Table,
     start: &[u32],
     mut each: impl FnMut(&[u8], &[u8]) -> Result<()>,
 ) -> Result<()> {
-    let each = |key: &[u8], value: &[u8]| each(key, value).map(ControlFlow::Continue);
-    let done = match start {
-        [] => txn.scan_range(table, (Bound::Unbounded, Bound::Unbounded), each),
-        start => txn.scan(table, &key(start), each),
-    };
-    done.map_err(plain)
+    txn.scan(table, &key(start), &mut each).map_err(plain)
 }
 
 /// Sums of the history.
@@ -117,7 +111,7 @@ struct Paid {
 }
 
 impl Paid {
-    fn read(txn: &Txn<'_>) -> Result<Paid> {
+    fn read(txn: &mut impl Txn) -> Result<Paid> {
         let mut paid = Paid::default();
         for_all(txn, Table::History, &[], |key, value| {
             let [warehouse, district, _, _] = columns(key)?;
@@ -133,7 +127,7 @@ impl Paid {
 }
 
 /// Checks a warehouse and its districts; the number of its orders.
-fn check_warehouse(txn: &Txn<'_>, paid: &Paid, warehouse: u32, ytd: i64) -> Result<u64> {
+fn check_warehouse(txn: &mut impl Txn, paid: &Paid, warehouse: u32, ytd: i64) -> Result<u64> {
     let mut districts = Vec::new();
     for_all(txn, Table::District, &[warehouse], |key, value| {
         let [_, district] = columns(key)?;
@@ -216,7 +210,7 @@ const CONDITIONS: [Condition; 11] = [
 ];
 
 impl District {
-    fn read(txn: &Txn<'_>, paid: &Paid, id: [u32; 2], ytd: i64, next_order: u32) -> Result<District> {
+    fn read(txn: &mut impl Txn, paid: &Paid, id: [u32; 2], ytd: i64, next_order: u32) -> Result<District> {
         let mut district = District {
             ytd,
             next_order,
@@ -244,7 +238,7 @@ impl District {
         Ok(district)
     }
 
-    fn read_orders(&mut self, txn: &Txn<'_>, id: [u32; 2]) -> Result<()> {
+    fn read_orders(&mut self, txn: &mut impl Txn, id: [u32; 2]) -> Result<()> {
         let [due, found] = &mut self.order_index;
         for_all(txn, Table::Order, &id, |key, value| {
             let ([warehouse, district, order], row) = (columns(key)?, OrderRow::of_value(value)?);
@@ -392,8 +386,8 @@ fn same([due, found]: &[BTreeSet<Vec<u8>>; 2]) -> Result<()> {
     }
 }
 
-fn check_ack(txn: &Txn<'_>, ack: &Ack) -> Result<()> {
-    let get = |table: Table, key: &[u8]| txn.get(table, key).map_err(plain);
+fn check_ack(txn: &mut impl Txn, ack: &Ack) -> Result<()> {
+    let mut get = |table: Table, key: &[u8]| txn.get(table, key).map_err(plain);
     match *ack {
         Ack::Loaded(scale) => check_loaded(txn, scale),
         Ack::Order { warehouse, district, order, customer, lines } => {
@@ -418,7 +412,7 @@ fn check_ack(txn: &Txn<'_>, ack: &Ack) -> Result<()> {
 }
 
 /// Checks that rows whose number never changes are complete, and that orders and payments are no fewer than loaded.
-fn check_loaded(txn: &Txn<'_>, scale: Scale) -> Result<()> {
+fn check_loaded(txn: &mut impl Txn, scale: Scale) -> Result<()> {
     let (warehouses, items) = (u64::from(scale.warehouses), u64::from(scale.items));
     let districts = warehouses * u64::from(super::DISTRICTS);
     let customers = districts * u64::from(scale.customers);

@@ -20,7 +20,7 @@ pub(crate) use options::Arguments;
 use options::{conclude, settings};
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    match (&arguments.verify_acks, &arguments.engine.store, &arguments.mysql) {
+    match (&arguments.verify_acks, &arguments.engine.store, &arguments.sql.mysql) {
         (Some(log), Some(store), _) => return verify(arguments, log, store),
         (Some(log), None, Some(server)) => return sql::verify(arguments, log, server),
         _ => {}
@@ -29,7 +29,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     arguments.engine.check(phases.json.as_deref())?;
     let config =
         Config { ids: arguments.ids, distribution: arguments.distribution.clone(), plan: phases.plan() };
-    if let Some(server) = &arguments.mysql {
+    if let Some(server) = &arguments.sql.mysql {
         return sql::run(arguments, &config, server);
     }
     let log = || phases.ack_log.as_deref().map(AckLog::create).transpose();

@@ -4,13 +4,10 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::{ArgGroup, Args};
-use lacuna_bench::{
-    linkbench::{self, Config, RunReport, Written, comparison},
-    mysql::Address,
-};
+use lacuna_bench::linkbench::{self, Config, RunReport, comparison};
 use serde_json::{Map, Value, json};
 
-use crate::{phases::Phases, tables::EngineOptions};
+use crate::{phases::Phases, sql::SqlOptions, tables::EngineOptions};
 
 /// Run the LinkBench social graph benchmark
 #[derive(Args)]
@@ -18,9 +15,6 @@ use crate::{phases::Phases, tables::EngineOptions};
 pub(crate) struct Arguments {
     #[command(flatten)]
     pub(super) engine: EngineOptions,
-    /// Use the tables of a MySQL or MariaDB server, at its socket or HOST:PORT, not our engine
-    #[arg(long, value_name = "SERVER", conflicts_with_all = ["store", "size", "pool", "trace", "algorithm"])]
-    pub(super) mysql: Option<Address>,
     #[command(flatten)]
     pub(super) sql: SqlOptions,
     /// Number of nodes to load; LinkBench's own standard is 10000000
@@ -34,28 +28,6 @@ pub(crate) struct Arguments {
     /// Run nothing; prove that every commit in this acknowledgement log is in the store or server
     #[arg(long, value_name = "FILE", requires = "place", conflicts_with_all = ["ack_log", "json", "trace"])]
     pub(super) verify_acks: Option<PathBuf>,
-}
-
-/// Options that mean something with --mysql alone.
-#[derive(Args)]
-pub(super) struct SqlOptions {
-    /// With --mysql: user to connect as
-    #[arg(long, default_value = "root", requires = "mysql")]
-    pub(super) user: String,
-    /// With --mysql: password, if any
-    #[arg(long, default_value = "", requires = "mysql", hide_default_value = true)]
-    pub(super) password: String,
-    /// With --mysql: database for the tables; made when missing
-    #[arg(long, default_value = "linkbench", requires = "mysql")]
-    pub(super) database: String,
-    /// With --mysql: compression of page tables: lz4, zlib, lzo, lzma, bzip2 or snappy, as far as the
-    /// server has it
-    #[arg(long, value_name = "ALGORITHM", default_value = "lz4", requires = "mysql")]
-    pub(super) innodb_algorithm: String,
-    /// With --mysql: what bytes written are counted by: a block device, process (the server's
-    /// /proc/PID/io), status (the server's own counter), or auto, the first of these that can be had
-    #[arg(long, value_name = "COUNTER", default_value = "auto", requires = "mysql")]
-    pub(super) written_from: Written,
 }
 
 /// Prints and writes the results of the runs; an error when one of them left a graph that is not sound.

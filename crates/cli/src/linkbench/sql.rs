@@ -4,89 +4,54 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use lacuna_bench::{
-    linkbench::{self, AckLog, Config, Format, RunReport, SqlDb, Written, verify_acks},
-    mysql::{Address, Login},
+    linkbench::{self, AckLog, Config, SqlDb, verify_acks},
+    mysql::{Address, Written},
 };
-use serde_json::{Map, Value, json};
+use serde_json::json;
 
-use super::options::{Arguments, SqlOptions, conclude, settings};
-use crate::{say, tables::Kind};
+use super::options::{Arguments, conclude, settings};
+use crate::say;
 
-fn login(options: &SqlOptions) -> Login {
-    Login {
-        user: options.user.clone(),
-        password: options.password.clone(),
-        database: Some(options.database.clone()),
-    }
-}
-
-fn format(kind: Kind, options: &SqlOptions) -> (Format, &str) {
-    match kind {
-        Kind::Plain => (Format::Plain, "none"),
-        Kind::Row => (Format::Row, "zlib"),
-        Kind::Page => (Format::Page(options.innodb_algorithm.clone()), &options.innodb_algorithm),
-    }
-}
+/// Name of the database unless another is given.
+const DATABASE: &str = "linkbench";
 
 /// Runs the kinds of tables one after the other; those of the last stay.
 pub(super) fn run(arguments: &Arguments, config: &Config, server: &Address) -> Result<()> {
-    let mut runs: Vec<RunReport> = Vec::new();
-    let mut facts = Vec::new();
-    let mut written_from = String::new();
-    for (number, kind) in arguments.engine.tables.iter().enumerate() {
-        eprintln!("{server}: {} tables, {} ids", kind.name(), config.ids);
-        // The log first: a crash in between leaves a log that demands nothing.
-        let acks = arguments.phases.ack_log.as_deref().map(AckLog::create).transpose()?;
-        let (format, algorithm) = format(*kind, &arguments.sql);
-        let db = SqlDb::create(server, &login(&arguments.sql), &format, arguments.sql.written_from.clone())?;
-        let report = linkbench::run(&db, config, kind.name(), algorithm, acks.as_ref())
-            .with_context(|| server.to_string())?;
-        runs.push(report);
-        facts.push(db.server_facts()?);
-        written_from = db.written_from();
-        if number + 1 < arguments.engine.tables.len() {
-            db.drop_tables()?;
-        }
-    }
-    conclude(arguments, &server.to_string(), &runs, || {
+    let Arguments { engine, sql, phases, .. } = arguments;
+    let login = sql.login(DATABASE);
+    let runs = sql.run_each(
+        &login,
+        &engine.tables,
+        || phases.ack_log.as_deref().map(AckLog::create).transpose(),
+        |making| {
+            eprintln!("{server}: {} tables, {} ids", making.kind.name(), config.ids);
+            SqlDb::create(server, making.login, &making.format, making.written.clone())
+        },
+        |db, making, acks| {
+            linkbench::run(db, config, making.kind.name(), making.algorithm, acks.as_ref())
+                .with_context(|| server.to_string())
+        },
+    )?;
+    conclude(arguments, &server.to_string(), &runs.runs, || {
+        let mut all = phases.as_json();
+        all.extend(settings(config));
+        all.extend(sql.as_json(server, &login, &engine.tables, &runs));
         json!({
             "benchmark": "linkbench",
             "git": env!("LACUNA_GIT"),
-            "config": as_json(arguments, config, server, &written_from),
-            "runs": runs,
-            "servers": facts.into_iter().map(as_object).collect::<Vec<_>>(),
+            "config": all,
+            "runs": runs.runs,
+            "servers": runs.servers(),
         })
     })
 }
 
 /// Verifies that a server has every commit of a log.
 pub(super) fn verify(arguments: &Arguments, log: &Path, server: &Address) -> Result<()> {
-    let db = SqlDb::open(server, &login(&arguments.sql), Written::Status)?;
+    let db = SqlDb::open(server, &arguments.sql.login(DATABASE), Written::Status)?;
     let verified = verify_acks(&db, log).with_context(|| server.to_string())?;
     say(&format!(
         "{server}: sound, and all {} acknowledged changes are there ({} nodes, {} links)\n",
         verified.acks, verified.nodes, verified.links
     ))
-}
-
-fn as_json(arguments: &Arguments, config: &Config, server: &Address, written_from: &str) -> Value {
-    let mut all = arguments.phases.as_json();
-    all.extend(settings(config));
-    let own = [
-        ("version", json!(env!("CARGO_PKG_VERSION"))),
-        ("server", json!(server.to_string())),
-        ("database", json!(arguments.sql.database)),
-        ("device_bytes_written_from", json!(written_from)),
-        ("tables", arguments.engine.tables.iter().map(|kind| kind.name()).collect()),
-        ("algorithm", json!(arguments.sql.innodb_algorithm)),
-        ("isolation", json!("read committed")),
-    ];
-    all.extend(own.map(|(name, value)| (name.to_owned(), value)));
-    all.into()
-}
-
-/// Settings and counters of a server; numbers as numbers.
-fn as_object(facts: Vec<(String, String)>) -> Map<String, Value> {
-    let value = |text: String| text.parse::<u64>().map_or(Value::String(text), Value::from);
-    facts.into_iter().map(|(name, text)| (name, value(text))).collect()
 }

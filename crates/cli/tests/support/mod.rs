@@ -2,6 +2,8 @@
 
 #![allow(dead_code)] // Each test file uses a part of it.
 
+pub(crate) mod mariadb;
+
 use std::{
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},

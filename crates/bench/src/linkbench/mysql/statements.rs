@@ -1,9 +1,7 @@
 //! The statements, as text.
 
 use super::super::db::Table;
-
-/// Rows of one statement that inserts many: buffered rows are sent in groups of these sizes.
-pub(super) const GROUPS: [usize; 4] = [256, 32, 4, 1];
+use crate::mysql::{Prepared, places};
 
 /// Links per round trip of a list: one more than a request takes, so that one trip is enough.
 pub(super) const LIST_ROWS: u64 = super::super::RANGE_LIMIT as u64 + 1;
@@ -47,8 +45,10 @@ impl Shape {
             (Table::LinkByTime, _) => return None,
         })
     }
+}
 
-    pub(super) fn sql(self) -> String {
+impl Prepared for Shape {
+    fn sql(self) -> String {
         const NODE: &str = "SELECT type, version, time, data FROM nodetable WHERE id = ?";
         const LINK: &str = "SELECT visibility, time, version, data FROM linktable \
             WHERE link_type = ? AND id1 = ? AND id2 = ?";
@@ -108,14 +108,9 @@ impl Shape {
     }
 }
 
-fn places(columns: usize, rows: usize) -> String {
-    let row = format!("({})", vec!["?"; columns].join(", "));
-    vec![row; rows].join(", ")
-}
-
-/// LinkBench's schema (its README), without partitions.
-pub(super) fn create_table(database: &str, table: &str, options: &str) -> String {
-    let columns = match table {
+/// Columns and keys of a table in LinkBench's schema (its README), without partitions.
+pub(super) fn columns(table: &str) -> &'static str {
+    match table {
         "linktable" => {
             "id1 bigint unsigned NOT NULL DEFAULT 0, id2 bigint unsigned NOT NULL DEFAULT 0, \
              link_type bigint unsigned NOT NULL DEFAULT 0, visibility tinyint NOT NULL DEFAULT 0, \
@@ -133,8 +128,7 @@ pub(super) fn create_table(database: &str, table: &str, options: &str) -> String
              version bigint unsigned NOT NULL, time int unsigned NOT NULL, data mediumtext NOT NULL, \
              PRIMARY KEY (id)"
         }
-    };
-    format!("CREATE TABLE `{database}`.`{table}` ({columns}) ENGINE=InnoDB DEFAULT CHARSET=latin1 {options}")
+    }
 }
 
 #[cfg(test)]
@@ -143,13 +137,10 @@ mod tests {
 
     #[test]
     fn groups_have_a_place_for_every_value() {
-        assert_eq!(places(2, 3), "(?, ?), (?, ?), (?, ?)");
         for (shape, columns) in
             [(Shape::InsertNodes(32), 5), (Shape::InsertLinks(32), 7), (Shape::RaiseCounts(32), 5)]
         {
             assert_eq!(shape.sql().matches('?').count(), 32 * columns, "{shape:?}");
         }
-        // Every number of rows can be made of groups.
-        assert_eq!(GROUPS.last(), Some(&1));
     }
 }

@@ -14,23 +14,26 @@ use ::mysql::Value;
 use anyhow::{Context, Result, anyhow};
 
 use super::{
-    Session, SqlDb, classify,
-    statements::{GROUPS, LIST_ROWS, Shape},
+    classify,
+    statements::{LIST_ROWS, Shape},
 };
-use crate::linkbench::{
-    db::{DbError, DbResult, Table, Txn, Visit},
-    schema::{
-        CountRow, LinkId, LinkRow, NodeRow, count_key, index_prefix, list_of_count, list_of_prefix,
-        newest_first, node_id, node_key,
+use crate::{
+    linkbench::{
+        db::{DbError, DbResult, Table, Txn, Visit},
+        schema::{
+            CountRow, LinkId, LinkRow, NodeRow, count_key, index_prefix, list_of_count, list_of_prefix,
+            newest_first, node_id, node_key,
+        },
     },
+    mysql::{Server, Session, groups},
 };
 
-/// A transaction of [`SqlDb`].
+/// A transaction of [`super::SqlDb`].
 #[derive(Debug)]
 pub struct SqlTxn<'db> {
-    db: &'db SqlDb,
+    db: &'db Server<Shape>,
     /// Until the transaction ends or its connection is lost.
-    session: Option<Session>,
+    session: Option<Session<Shape>>,
     /// The server holds locks or changes for it.
     is_begun: bool,
     /// Rows to be inserted, all into one table.
@@ -48,12 +51,12 @@ struct Raise {
 }
 
 impl<'db> SqlTxn<'db> {
-    pub(super) fn new(db: &'db SqlDb, session: Session) -> SqlTxn<'db> {
+    pub(super) fn new(db: &'db Server<Shape>, session: Session<Shape>) -> SqlTxn<'db> {
         let (rows, counts) = (Vec::new(), Vec::new());
         SqlTxn { db, session: Some(session), is_begun: false, rows, rows_table: Table::Node, counts }
     }
 
-    fn session(&mut self) -> &mut Session {
+    fn session(&mut self) -> &mut Session<Shape> {
         self.session.as_mut().expect("a transaction has its connection until it ends")
     }
 
@@ -197,16 +200,6 @@ fn key_columns(table: Table) -> usize {
         Table::Count => 2,
         Table::Link | Table::LinkByTime => 3,
     }
-}
-
-/// Cuts into groups of the sizes that there are statements for.
-fn groups<T>(mut items: &[T]) -> impl Iterator<Item = &[T]> {
-    std::iter::from_fn(move || {
-        let size = GROUPS.into_iter().find(|&size| size <= items.len())?;
-        let (group, rest) = items.split_at(size);
-        items = rest;
-        Some(group)
-    })
 }
 
 fn columns<const N: usize>(fields: &[Value]) -> Result<&[Value; N]> {
@@ -389,7 +382,7 @@ impl Txn for SqlTxn<'_> {
     fn commit(mut self) -> DbResult<()> {
         self.flush()?;
         if self.is_begun {
-            let committed = self.session().connection.execute("COMMIT");
+            let committed = self.session().commit();
             self.is_begun = committed.is_err();
             committed.map_err(classify)?;
         }
@@ -400,7 +393,7 @@ impl Txn for SqlTxn<'_> {
 impl Drop for SqlTxn<'_> {
     fn drop(&mut self) {
         let Some(mut session) = self.session.take() else { return };
-        if self.is_begun && session.connection.execute("ROLLBACK").is_err() {
+        if self.is_begun && session.roll_back().is_err() {
             return; // The server ends what its lost connection began.
         }
         self.db.give_back(session);

@@ -1,21 +1,29 @@
+//! The benchmark in the style of TPC-C: on the engine here, on a server in `sql`.
+
+mod sql;
+
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use clap::Args;
-use lacuna_bench::tpcc::{self, AckLog, Config, Database, RunReport, Scale, comparison};
+use clap::{ArgGroup, Args};
+use lacuna_bench::tpcc::{self, AckLog, Config, Database, Db, RunReport, Scale, comparison};
 use serde_json::{Value, json};
 
 use crate::{
     phases::Phases,
     say,
+    sql::SqlOptions,
     tables::{EngineOptions, Kind, Tables, Target},
 };
 
 /// Run a benchmark in the style of TPC-C: orders, payments and deliveries of a wholesale company
 #[derive(Args)]
+#[command(group = ArgGroup::new("place").args(["store", "mysql"]))]
 pub(crate) struct Arguments {
     #[command(flatten)]
     engine: EngineOptions,
+    #[command(flatten)]
+    sql: SqlOptions,
     /// Warehouses to load; one takes about 100 MB without compression
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     warehouses: u32,
@@ -30,28 +38,33 @@ pub(crate) struct Arguments {
     customers: u32,
     #[command(flatten)]
     phases: Phases,
-    /// Run nothing; prove the consistency conditions in the store
-    #[arg(long, requires = "store", conflicts_with_all = ["ack_log", "json", "trace"])]
+    /// Run nothing; prove the consistency conditions in the store or server
+    #[arg(long, requires = "place", conflicts_with_all = ["ack_log", "json", "trace"])]
     verify: bool,
-    /// The same, and that every commit in this acknowledgement log is in the store
+    /// The same, and that every commit in this acknowledgement log is in the store or server
     #[arg(
-        long, value_name = "FILE", requires = "store",
+        long, value_name = "FILE", requires = "place",
         conflicts_with_all = ["verify", "ack_log", "json", "trace"]
     )]
     verify_acks: Option<PathBuf>,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    match (&arguments.engine.store, &arguments.verify_acks) {
-        (Some(store), log) if arguments.verify || log.is_some() => {
-            return verify(arguments, store, log.as_deref());
-        }
-        _ => {}
+    if arguments.verify || arguments.verify_acks.is_some() {
+        let log = arguments.verify_acks.as_deref();
+        return match (&arguments.engine.store, &arguments.sql.mysql) {
+            (Some(store), _) => verify(arguments, store, log),
+            (None, Some(server)) => sql::verify(arguments, log, server),
+            (None, None) => unreachable!("clap requires one of them"),
+        };
     }
     let phases = &arguments.phases;
     arguments.engine.check(phases.json.as_deref())?;
     let Arguments { warehouses, items, customers, .. } = *arguments;
     let config = Config { scale: Scale { warehouses, items, customers }, plan: phases.plan() };
+    if let Some(server) = &arguments.sql.mysql {
+        return sql::run(arguments, &config, server);
+    }
     let log = || phases.ack_log.as_deref().map(AckLog::create).transpose();
     let run = |target: &Target, tables, log: Option<AckLog>| run_one(&config, target, tables, log.as_ref());
     let (target, runs) = arguments.engine.run_each("tpcc", log, run)?;
@@ -77,35 +90,43 @@ fn verify(arguments: &Arguments, store: &Path, log: Option<&Path>) -> Result<()>
     let opened = arguments.engine.open(store)?;
     let place = arguments.engine.with_wal_device(opened.vfs())?;
     let database = Database::open(place, arguments.engine.store_options())?;
-    let verified = match log {
-        Some(log) => tpcc::verify_acks(&database, log),
-        None => tpcc::verify(&database),
-    };
-    let verified = verified.with_context(|| store.display().to_string())?;
+    prove(&database, log, &store.display().to_string())?;
     database.close()?;
-    opened.close()?;
+    Ok(opened.close()?)
+}
+
+/// Proves the conditions, and that every commit of a log is there.
+fn prove(database: &impl Db, log: Option<&Path>, storage: &str) -> Result<()> {
+    let verified = match log {
+        Some(log) => tpcc::verify_acks(database, log),
+        None => tpcc::verify(database),
+    };
+    let verified = verified.with_context(|| storage.to_owned())?;
     let acks = match log {
         Some(_) => format!(", and all {} acknowledged changes are there", verified.acks),
         None => String::new(),
     };
     say(&format!(
-        "{}: all conditions hold{acks} ({} warehouses, {} orders, {} payments)\n",
-        store.display(),
-        verified.warehouses,
-        verified.orders,
-        verified.payments
+        "{storage}: all conditions hold{acks} ({} warehouses, {} orders, {} payments)\n",
+        verified.warehouses, verified.orders, verified.payments
     ))
 }
 
 fn report(arguments: &Arguments, config: &Config, target: &Target, runs: &[RunReport]) -> Value {
     let mut settings = arguments.engine.as_json(target);
     settings.extend(arguments.phases.as_json());
-    let own = [
-        ("warehouses", json!(config.scale.warehouses)),
-        ("items", json!(config.scale.items)),
-        ("customers", json!(config.scale.customers)),
+    settings.extend(scale(config));
+    json!({ "benchmark": "tpcc-style", "git": env!("LACUNA_GIT"), "config": settings, "runs": runs })
+}
+
+/// Settings that every report of this benchmark names.
+fn scale(config: &Config) -> impl Iterator<Item = (String, Value)> {
+    let Scale { warehouses, items, customers } = config.scale;
+    let settings = [
+        ("warehouses", json!(warehouses)),
+        ("items", json!(items)),
+        ("customers", json!(customers)),
         ("isolation", json!("read committed")),
     ];
-    settings.extend(own.map(|(name, value)| (name.to_owned(), value)));
-    json!({ "benchmark": "tpcc-style", "git": env!("LACUNA_GIT"), "config": settings, "runs": runs })
+    settings.into_iter().map(|(name, value)| (name.to_owned(), value))
 }

@@ -5,32 +5,37 @@
 
 use std::{fmt, ops::ControlFlow, path::PathBuf, str::FromStr};
 
-use mysql::{Conn, OptsBuilder, Statement, Value, consts::CapabilityFlags, prelude::Queryable};
+use ::mysql::{Conn, OptsBuilder, Statement, Value, consts::CapabilityFlags, prelude::Queryable};
 
 /// Longest packet that is sent.
 const PACKET_BYTES_MAX: usize = 16 << 20;
 
 /// Why a statement or a connection failed.
 #[derive(Debug)]
-pub struct Error(mysql::Error);
+pub struct Error(::mysql::Error);
 
 /// Result of a call to the server.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
     /// Whether a transaction that fails with this was the victim of others and may succeed when run again: a lock wait
-    /// that timed out, a deadlock, a conflict in the snapshot, or a key that is there already.
+    /// that timed out, a deadlock, or a conflict in the snapshot.
     pub(crate) fn is_lost_race(&self) -> bool {
-        matches!(&self.0, mysql::Error::MySqlError(error) if [1205, 1213, 1020, 1062].contains(&error.code))
+        matches!(&self.0, ::mysql::Error::MySqlError(error) if [1205, 1213, 1020].contains(&error.code))
+    }
+
+    /// Whether a key is there already.
+    pub(crate) fn is_duplicate(&self) -> bool {
+        matches!(&self.0, ::mysql::Error::MySqlError(error) if error.code == 1062)
     }
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            mysql::Error::MySqlError(error) => write!(f, "{} (error {})", error.message, error.code),
-            mysql::Error::DriverError(error) => error.fmt(f),
-            mysql::Error::IoError(error) => error.fmt(f),
+            ::mysql::Error::MySqlError(error) => write!(f, "{} (error {})", error.message, error.code),
+            ::mysql::Error::DriverError(error) => error.fmt(f),
+            ::mysql::Error::IoError(error) => error.fmt(f),
             other => other.fmt(f),
         }
     }
@@ -38,8 +43,8 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-impl From<mysql::Error> for Error {
-    fn from(error: mysql::Error) -> Error {
+impl From<::mysql::Error> for Error {
+    fn from(error: ::mysql::Error) -> Error {
         Error(error)
     }
 }
