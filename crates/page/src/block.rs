@@ -12,6 +12,7 @@
 //! `head` and its last `tail` bytes. A block is whole only after [`seal`]; in memory its address, LSN and checksum are
 //! not kept up. It ends in a byte that is not zero, so that no layer below shortens it.
 
+use lacuna_codec::Transforms;
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
     little_endian::{U32, U64},
@@ -19,7 +20,6 @@ use zerocopy::{
 
 use crate::{
     Algorithm, Error, Meta, Result,
-    codecs::Transforms,
     format::{HEADER_BYTES, TRAILER_BYTES, is_page_bytes, write_meta},
 };
 

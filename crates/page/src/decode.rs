@@ -1,8 +1,8 @@
+use lacuna_codec::Transforms;
 use zerocopy::FromBytes;
 
 use crate::{
     Algorithm, Error, Meta, Result,
-    codecs::Transforms,
     format::{
         HEADER_BYTES, Header, MAGIC, PACKED, TRAILER, TRAILER_BYTES, UNCHECKED, VERSION, is_page_bytes,
         write_meta,

@@ -1,8 +1,8 @@
+use lacuna_codec::Transforms;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::{
     Algorithm, Codec,
-    codecs::Transforms,
     format::{HEADER_BYTES, Header, MAGIC, PACKED, TRAILER_BYTES, UNCHECKED, assert_page_bytes},
     mutant::{Rule, is_broken},
 };

@@ -45,9 +45,7 @@
 //! # Ok::<(), lacuna_page::Error>(())
 //! ```
 
-mod algorithm;
 mod block;
-mod codecs;
 mod decode;
 mod encode;
 mod error;
@@ -61,7 +59,6 @@ mod mutant;
 #[doc(hidden)]
 pub mod mutant;
 
-pub use algorithm::{Algorithm, Codec, UnknownAlgorithm};
 pub use block::{
     BlockCodec, adopt_block, append_to_block, block_capacity, block_kind, block_log, block_log_space,
     export_block, open_block, reset_block, seal_block,
@@ -70,3 +67,4 @@ pub use decode::{Decoder, Unpack, image_bytes, image_form, is_unchecked};
 pub use encode::{Encoded, Encoder};
 pub use error::{Error, Result};
 pub use format::{HEADER_BYTES, Meta, PAGE_BYTES_MAX, PAGE_BYTES_MIN, TRAILER_BYTES, read_meta, write_meta};
+pub use lacuna_codec::{Algorithm, Codec, UnknownAlgorithm};

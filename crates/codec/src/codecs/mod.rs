@@ -1,8 +1,8 @@
 //! The compression algorithms, a file for each, built in by the cargo feature of its name.
 //!
-//! To add one: its number, name and levels in [`Algorithm`]; a feature in `Cargo.toml` of this crate and of engine and
-//! lacuna above it; a file here that implements [`Transform`], and its line in [`transform`]; a golden image in
-//! `tests/images.rs`; and its stream's format in docs/FORMAT.md.
+//! To add one: its number, name and levels in [`Algorithm`]; a feature in `Cargo.toml` of this crate and of page, engine
+//! and lacuna above it; a file here that implements [`Transform`], and its line in [`transform`]; a golden image in
+//! `crates/page/tests/images.rs`; and its stream's format in docs/FORMAT.md.
 
 #[cfg(feature = "bzip2")]
 mod bzip2;
@@ -22,9 +22,9 @@ mod zstd;
 use crate::Algorithm;
 
 /// An algorithm, with the contexts that its library works in.
-pub(crate) trait Transform: Send {
+pub trait Transform: Send {
     /// Compresses `body` into the start of `out` and returns the length; `None` when it does not fit. Any failure
-    /// of a library counts as "does not fit": the page is then written plain.
+    /// of a library counts as "does not fit": the body is then stored plain.
     fn compress(&mut self, body: &[u8], level: i32, out: &mut [u8]) -> Option<usize>;
 
     /// Decompresses `stored` into the start of `body` and returns the length; `None` when `stored` is not exactly
@@ -33,7 +33,7 @@ pub(crate) trait Transform: Send {
 }
 
 /// The transform of `algorithm`; none for [`Algorithm::None`] and for algorithms that are not built in.
-pub(crate) fn transform(algorithm: Algorithm) -> Option<Box<dyn Transform>> {
+fn transform(algorithm: Algorithm) -> Option<Box<dyn Transform>> {
     match algorithm {
         #[cfg(feature = "lz4")]
         Algorithm::Lz4 => Some(Box::new(lz4::Lz4)),
@@ -56,13 +56,13 @@ pub(crate) fn transform(algorithm: Algorithm) -> Option<Box<dyn Transform>> {
 
 /// Transforms that are made when they are first used.
 #[derive(Default)]
-pub(crate) struct Transforms {
+pub struct Transforms {
     made: [Option<Box<dyn Transform>>; Algorithm::ALL.len()],
 }
 
 impl Transforms {
-    /// As [`transform`].
-    pub(crate) fn of(&mut self, algorithm: Algorithm) -> Option<&mut (dyn Transform + 'static)> {
+    /// The transform of `algorithm`; none for [`Algorithm::None`] and for algorithms that are not built in.
+    pub fn of(&mut self, algorithm: Algorithm) -> Option<&mut (dyn Transform + 'static)> {
         let made = &mut self.made[usize::from(u8::from(algorithm))];
         if made.is_none() {
             *made = transform(algorithm);

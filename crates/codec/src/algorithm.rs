@@ -5,10 +5,11 @@ use std::{fmt, ops::RangeInclusive, str::FromStr};
 const HASTY: [((usize, usize), i32); 2] = [((3, 4), -8), ((1, 2), -3)];
 
 /// How the body of a page is transformed. The numbers are on disk and never change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Algorithm {
-    /// Not at all: the image is the page.
+    /// Not at all.
+    #[default]
     None = 0,
     /// LZ4 block format.
     Lz4 = 1,
@@ -49,8 +50,8 @@ impl Algorithm {
         }
     }
 
-    /// Whether this program was built with it, by the cargo feature of its name. Images of others can be neither made,
-    /// pages are stored plain then, nor read ([`crate::Error::NotBuiltIn`]).
+    /// Whether this program was built with it, by the cargo feature of its name. Others can be neither written, what is
+    /// to be compressed is stored plain then, nor read.
     pub const fn is_built_in(self) -> bool {
         match self {
             Algorithm::None => true,
