@@ -14,6 +14,13 @@ lacuna_mutants::breakable_rules! {
     NotesFollowImages = "notes-follow-images",
     /// The log that recovery read, and wiped after its end, is synced before anything is built on it (wal invariant 3).
     SurveySynced = "survey-synced",
+    /// What is encrypted is ciphertext.
+    DataEncrypted = "data-encrypted",
+    /// Images of encrypted tables and of undo are encrypted.
+    PagesEncrypted = "pages-encrypted",
+    /// A key is durable before anything is encrypted with it (keys invariant 2), in one copy before the other is changed
+    /// (keys invariant 1).
+    KeysSynced = "keys-synced",
     /// Pages in flight hold the checkpoint back (dirty list invariant 1).
     FlightsCount = "flights-count",
     /// The control file is on the medium before log is freed (flush invariant 4).
