@@ -4,6 +4,8 @@
 //! it: it lies in a [`KeyBlock`], wrapped once by each of up to [`SLOTS`] secrets. So secrets come and go without a
 //! change of the data.
 //!
+//! A key may also wrap others ([`VolumeKey::wrap`]) instead of encrypting data: so the engine's key wraps those of tables.
+//!
 //! ```
 //! use lacuna_crypt::{Cost, KeyBlock, Secret, SlotOptions};
 //!
@@ -24,7 +26,7 @@
 //! # }
 //! ```
 //!
-//! layers: limits < error < secret < sector < format < slots < fuzz
+//! layers: limits < error < secret < sector, wrapped < format < slots < fuzz
 
 mod error;
 mod format;
@@ -35,6 +37,7 @@ mod limits;
 mod secret;
 mod sector;
 mod slots;
+mod wrapped;
 
 pub use error::{Error, Result};
 pub use format::{KEY_BLOCK_BYTES, KEY_BLOCK_MAGIC};
@@ -42,3 +45,4 @@ pub use limits::{LABEL_BYTES_MAX, SECRET_BYTES_MAX, SLOTS};
 pub use secret::{Secret, VolumeKey};
 pub use sector::{BLOCK, SectorCipher};
 pub use slots::{Cost, KeyBlock, SlotInfo, SlotOptions, Source};
+pub use wrapped::WRAPPED_KEY_BYTES;

@@ -48,7 +48,11 @@ pub(crate) const VOLUME_KEY_BYTES: usize = 64;
 pub struct VolumeKey(pub(crate) Box<[u8; VOLUME_KEY_BYTES]>);
 
 impl VolumeKey {
-    pub(crate) fn random() -> Result<VolumeKey> {
+    /// A new key.
+    ///
+    /// # Errors
+    /// [`Error::Random`].
+    pub fn random() -> Result<VolumeKey> {
         let mut key = VolumeKey(Box::new([0; VOLUME_KEY_BYTES]));
         random(&mut key.0[..])?;
         Ok(key)

@@ -44,7 +44,7 @@ impl SectorCipher {
     /// # Panics
     /// When `data` is not whole blocks of 16 bytes.
     pub fn encrypt(&self, first: u64, data: &mut [u8]) {
-        self.each_unit(first, data, |blocks| self.data.encrypt_blocks(blocks));
+        self.each_unit(first.into(), data, |blocks| self.data.encrypt_blocks(blocks));
     }
 
     /// Decrypts `data`, which begins with sector `first`, in place.
@@ -52,17 +52,34 @@ impl SectorCipher {
     /// # Panics
     /// When `data` is not whole blocks of 16 bytes.
     pub fn decrypt(&self, first: u64, data: &mut [u8]) {
-        self.each_unit(first, data, |blocks| self.data.decrypt_blocks(blocks));
+        self.each_unit(first.into(), data, |blocks| self.data.decrypt_blocks(blocks));
     }
 
-    fn each_unit(&self, first: u64, data: &mut [u8], crypt: impl Fn(&mut [Block])) {
+    /// Encrypts `data` in place: data units of 512 bytes, the first one with `tweak`, each further one with the next
+    /// number. No other data may ever be encrypted with these tweaks, unless it replaces this.
+    ///
+    /// # Panics
+    /// When `data` is not whole blocks of 16 bytes.
+    pub fn encrypt_units(&self, tweak: u128, data: &mut [u8]) {
+        self.each_unit(tweak, data, |blocks| self.data.encrypt_blocks(blocks));
+    }
+
+    /// Decrypts in place what [`SectorCipher::encrypt_units`] made with the same `tweak`.
+    ///
+    /// # Panics
+    /// When `data` is not whole blocks of 16 bytes.
+    pub fn decrypt_units(&self, tweak: u128, data: &mut [u8]) {
+        self.each_unit(tweak, data, |blocks| self.data.decrypt_blocks(blocks));
+    }
+
+    fn each_unit(&self, first: u128, data: &mut [u8], crypt: impl Fn(&mut [Block])) {
         assert!(data.len().is_multiple_of(BLOCK), "{} bytes are not whole blocks", data.len());
         let mut number = first;
         for units in data.chunks_mut(UNITS * UNIT) {
             let mut tweaks = [Block::default(); UNITS];
             let tweaks = &mut tweaks[..units.len().div_ceil(UNIT)];
             for tweak in &mut *tweaks {
-                *tweak = Array(u128::from(number).to_le_bytes());
+                *tweak = Array(number.to_le_bytes());
                 number = number.wrapping_add(1);
             }
             self.tweaks.encrypt_blocks(tweaks);

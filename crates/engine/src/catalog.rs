@@ -1,7 +1,7 @@
 //! The catalog: which tables there are, in a table of its own (table 0).
 //!
 //! A row: the table's name to its number, page size, kind, algorithm and level, whether it follows the
-//! store's defaults, and whether its pages are written twice. These have a row of their own, under the empty name. Rows are written by
+//! store's defaults, whether its pages are written twice, and whether they are encrypted. These have a row of their own, under the empty name. Rows are written by
 //! ordinary transactions. A table's file is made before its row is committed, and removed after the row's
 //! removal is durable; a file without a row is removed when the store is opened. So a crash leaves a table
 //! whole or not at all.
@@ -58,6 +58,7 @@ impl Row {
         }
         row[13] = self.inherits.into();
         row[14] = self.options.doublewrite as u8;
+        row[15] = self.options.encrypted.into();
         row
     }
 
@@ -76,7 +77,7 @@ impl Row {
     pub(crate) fn decode(name: &str, row: &[u8]) -> Result<Row> {
         let bad = |reason: &str| bad_row(name, reason);
         let row: &[u8; ROW_BYTES] = row.try_into().map_err(|_| bad("row has a wrong length"))?;
-        if row[0] != VERSION || row[13] > 1 || row[15] != 0 || (row[1] != ROW_COMPRESSED && row[12] != 0) {
+        if row[0] != VERSION || row[13] > 1 || row[15] > 1 || (row[1] != ROW_COMPRESSED && row[12] != 0) {
             return Err(bad("row of an unknown version"));
         }
         let algorithm = Algorithm::try_from(row[2]).map_err(|_| bad("unknown algorithm"))?;
@@ -94,7 +95,7 @@ impl Row {
         }
         let doublewrite =
             Doublewrite::from_byte(row[14]).ok_or_else(|| bad("unknown doublewrite setting"))?;
-        let options = TableOptions { kind, page_bytes: 1 << row[3], doublewrite };
+        let options = TableOptions { kind, page_bytes: 1 << row[3], doublewrite, encrypted: row[15] == 1 };
         options.check_stored().map_err(|_| bad("options out of range"))?;
         let id = TableId(u32::from_le_bytes(row[4..8].try_into().expect("four bytes")));
         let decoded = Row { id, options, inherits: row[13] == 1 };
@@ -144,7 +145,8 @@ mod tests {
     fn rows_survive_and_odd_ones_are_refused() {
         let options = TableOptions::compressed(Algorithm::Zstd).page_bytes(64 << 10);
         let twice = TableOptions { doublewrite: Doublewrite::On, ..TableOptions::default() };
-        for options in [options, TableOptions::default(), TableOptions::row_compressed(8), twice] {
+        let row_compressed = TableOptions::row_compressed(8);
+        for options in [options, TableOptions::default(), row_compressed, twice, options.encrypted()] {
             let row = Row { id: TableId(77), options, inherits: options == TableOptions::default() };
             assert_eq!(Row::decode("t", &row.encode()).expect("sound"), row);
             for at in [0, 1, 2, 3, 12, 13, 14, 15] {

@@ -1,7 +1,7 @@
 //! Holds docs/FORMAT.md against the code.
 
 use crate::{
-    alloc, flush, log_device,
+    alloc, flush, keys, log_device,
     page::{node, overflow, undo},
     wal::{self, control},
 };
@@ -28,6 +28,7 @@ fn format_md_is_true() {
         overflow::LAYOUT,
         flush::DOUBLEWRITE_LAYOUT,
         log_device::LAYOUT,
+        keys::LAYOUT,
     ];
     for row in layouts.concat() {
         assert!(documented.contains(&row), "FORMAT.md does not say {row:?}");

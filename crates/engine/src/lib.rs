@@ -38,6 +38,7 @@
 //! log_device  LogDeviceVfs: the files of the log on a device of their own
 //! wal         Log: groups, group commit, page-write records; the control file
 //! space       Space: a table's file; pins that keep it from being dropped
+//! keys        Keys: the keys of encrypted tables, of undo and of the log
 //! row         Blocks: the baseline with compressed blocks, beside compression at flush
 //! page        bytes of pages: nodes, undo records, chains, operations; no I/O, no locks
 //! sync, poison, types, mutant   locks under a scheduler; stopped stores; names, options, errors
@@ -80,7 +81,7 @@
 //!
 //! Each module opens with its own invariants; `recovery` says in which order opening a store does what.
 //!
-//! layers: mutant < types < sync, poison < page < row < space < wal < log_device, pool < mtr < alloc < flush < overflow < btree
+//! layers: mutant < types < sync, poison < keys < page < row < space < wal < log_device, pool < mtr < alloc < flush < overflow < btree
 //! layers:   < undo < txn < catalog < recovery < store < fuzz
 
 mod alloc;
@@ -92,6 +93,7 @@ mod format_doc;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzz;
+mod keys;
 mod log_device;
 mod mtr;
 #[cfg(not(feature = "mutants"))]
@@ -115,6 +117,10 @@ mod wal;
 
 pub use btree::Direction;
 pub use flush::FlushStats;
+pub use keys::KeyChange;
+pub use lacuna_crypt::{
+    Cost as KeyCost, Secret, SlotInfo as KeySlot, SlotOptions as KeyOptions, Source as KeySource,
+};
 pub use lacuna_page::Algorithm;
 pub use log_device::{LOG_DEVICE_BYTES_MIN, LogDeviceVfs};
 pub use pool::{PoolStats, replay_cost::ReplayEstimate};
@@ -123,7 +129,7 @@ pub use row::RowStats;
 pub use store::{AlterProgress, OptimizeProgress, Store, StoreStats, TableCheck, TableImages, TableInfo};
 pub use txn::{Cursor, HistoryStats, Insertion, KeyRange, Record, Records, Savepoint, Swap, Table, Txn};
 pub use types::{
-    Doublewrite, Durability, Error, Isolation, Result, StoreOptions, TableId, TableKind, TableOptions,
-    TransactionOptions,
+    Doublewrite, Durability, EngineKey, Error, Isolation, Result, StoreOptions, TableId, TableKind,
+    TableOptions, TransactionOptions,
 };
 pub use wal::LogStats;

@@ -17,6 +17,13 @@ lacuna_mutants::breakable_rules! {
     /// A page without a checksum of all its bytes may be torn although it looks whole: a newer image takes its place
     /// (doublewrite invariant 3).
     UncheckedSuspected = "unchecked-suspected",
+    /// What is encrypted is ciphertext.
+    DataEncrypted = "data-encrypted",
+    /// Images of encrypted tables and of undo are encrypted.
+    PagesEncrypted = "pages-encrypted",
+    /// A key is durable before anything is encrypted with it (keys invariant 2), in one copy before the other is changed
+    /// (keys invariant 1).
+    KeysSynced = "keys-synced",
     /// Pages in flight hold the checkpoint back (dirty list invariant 1).
     FlightsCount = "flights-count",
     /// The control file is on the medium before log is freed (flush invariant 4).

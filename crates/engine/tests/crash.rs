@@ -25,7 +25,8 @@ use beside::Beside;
 use edited::edited;
 use lacuna_device::AtomicWrites;
 use lacuna_engine::{
-    Algorithm, Direction, Doublewrite, Durability, Error, Store, StoreOptions, Table, TableOptions, Txn,
+    Algorithm, Direction, Doublewrite, Durability, EngineKey, Error, KeyCost, KeyOptions, Secret, Store,
+    StoreOptions, Table, TableOptions, Txn,
 };
 use lacuna_sim::{CutTally, SeededRng, SimVfs, for_each_seed};
 use log_device::FlashAndMemory;
@@ -352,11 +353,15 @@ fn crash_case_beside(
 ) {
     let place = Cell::new("nothing");
     let mut rng = SeededRng::new(seed);
-    let kinds = random_kinds(&mut rng);
+    let mut kinds = random_kinds(&mut rng);
     let mut states = vec![Model::new()];
     for round in 0..ROUNDS {
         let mut options = options(&mut rng);
         choose(&mut options, &mut rng);
+        if options.key.is_some() {
+            let chosen = &mut kinds[seed as usize % 2];
+            *chosen = chosen.encrypted();
+        }
         let store = recover_noting(rig, &mut rng, &options, kinds, tally);
         let found = read_all(&store);
         let survived = states.iter().position(|state| *state == found);
@@ -394,6 +399,19 @@ fn power_cuts_with_the_log_in_memory_lose_no_commit() {
     let places = [("commit", 60), ("checkpoint", 3), ("recovery", 10)];
     matrix(120, &places, |seed, tally| {
         crash_case(&FlashAndMemory::new(seed), seed, Doublewrite::Auto, tally);
+    });
+}
+
+/// Log and undo are encrypted, and one of the tables.
+#[test]
+fn power_cuts_with_encrypted_tables_lose_no_commit() {
+    let slot = KeyOptions { cost: KeyCost::MIN, ..KeyOptions::default() };
+    let key = EngineKey { secret: Secret::new("secret").expect("a secret"), slot };
+    let encrypt = |options: &mut StoreOptions, _: &mut SeededRng| options.key = Some(key.clone());
+    matrix(120, &[("commit", 50), ("checkpoint", 10), ("recovery", 20)], |seed, tally| match seed / 2 % 3 {
+        0 => crash_case_beside(&Flash::new(seed, false), seed, encrypt, tally, |_| {}),
+        1 => crash_case_beside(&SimVfs::new(seed), seed, encrypt, tally, |_| {}),
+        _ => crash_case_beside(&FlashAndMemory::new(seed), seed, encrypt, tally, |_| {}),
     });
 }
 

@@ -15,7 +15,10 @@ use std::{
 
 use history::{Left, Model, Work, history, kinds, options, tables};
 use lacuna_device::{AlignedBuf, MemVfs, SECTOR, StreamHint, Vfs};
-use lacuna_engine::{Algorithm, Direction, Error, Store, TableOptions, TransactionOptions};
+use lacuna_engine::{
+    Algorithm, Direction, EngineKey, Error, KeyCost, KeyOptions, Secret, Store, StoreOptions, TableOptions,
+    TransactionOptions,
+};
 use lacuna_sim::SimVfs;
 
 struct Image {
@@ -334,4 +337,58 @@ fn a_new_store_names_what_its_readers_must_know() {
         assert!(sector[CONTROL_BYTES..].iter().all(|byte| *byte == 0));
         assert_eq!(word(&sector, FEATURES_AT), FEATURES);
     }
+}
+
+/// A store with an encrypted table, opened by `golden secret`, as a power cut left it: 40 records in pages, and 20 more in
+/// the log.
+const ENCRYPTED: Image =
+    Image { name: "encrypted", packed: include_bytes!("golden/encrypted"), is_closed: false };
+
+fn with_key(secret: &str) -> StoreOptions {
+    let slot = KeyOptions { cost: KeyCost::MIN, ..KeyOptions::default() };
+    let key = EngineKey { secret: Secret::new(secret).expect("a secret"), slot };
+    StoreOptions { key: Some(key), ..options() }
+}
+
+fn value(number: u64) -> Vec<u8> {
+    (0..60).map(|at| (at * number) as u8).collect()
+}
+
+/// Writes it, as [`make_images`] does the others.
+#[test]
+#[ignore = "writes tests/golden"]
+fn make_encrypted_image() {
+    let vfs = SimVfs::new(1);
+    let store = Store::open(vfs.clone(), with_key("golden secret")).expect("open");
+    let options = TableOptions::compressed(Algorithm::Lz4).page_bytes(4096).encrypted();
+    let table = store.create_table("t", options).expect("create");
+    for number in 0..60_u64 {
+        let mut txn = store.begin();
+        txn.put(&table, &number.to_be_bytes(), &value(number)).expect("put");
+        txn.commit().expect("commit");
+        if number == 39 {
+            store.checkpoint().expect("checkpoint");
+        }
+    }
+    drop((table, store));
+    vfs.power_cycle();
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    fs::write(golden.join(ENCRYPTED.name), pack(&*vfs)).expect("write");
+}
+
+#[test]
+fn an_encrypted_image_is_recovered_and_read_with_its_key() {
+    let vfs = unpack(&ENCRYPTED);
+    assert_eq!(features(&*vfs), FEATURES | 1 << 11);
+    assert!(matches!(Store::open(vfs.clone(), options()), Err(Error::NoKey { .. })));
+    assert!(matches!(Store::open(vfs.clone(), with_key("another")), Err(Error::Key { .. })));
+    let store = Store::open(vfs.clone(), with_key("golden secret")).expect("recover");
+    assert!(store.stats().expect("stats").recovery.applied > 0);
+    let table = store.table("t").expect("catalog").expect("there");
+    for number in 0..60_u64 {
+        let found = store.begin().get(&table, &number.to_be_bytes()).expect("get");
+        assert_eq!(found, Some(value(number)));
+    }
+    assert!(store.images("t").expect("images").encrypted > 0);
+    store.check().expect("check");
 }

@@ -14,6 +14,8 @@ mod bulk;
 mod crash;
 #[path = "cursors.rs"]
 mod cursors;
+#[path = "encrypted.rs"]
+mod encrypted;
 #[path = "full.rs"]
 mod full;
 #[path = "history/main.rs"]
@@ -89,12 +91,17 @@ const WRITERS: &str = "alter::writers_that_do_not_end_are_waited_for_and_others_
 const ALTERED: &str =
     "alter::power_cuts_during_an_alteration_on_a_directory_leave_the_old_table_or_the_new_one";
 const LONG_BESIDE: &str = "alter::a_long_value_that_changes_while_it_is_copied_is_copied_again";
+const PLAINTEXT: &str = "encrypted::nothing_of_a_marked_workload_lies_in_the_files";
+const KEYS: &str = "encrypted::power_cuts_while_secrets_change_leave_the_old_or_the_new_one";
 const CASES: &str = "40";
 
 /// Each rule, and a test of the matrix that must fail without it.
 const RULES: &[(&str, &str)] = &[
     ("log-before-pages", UNFINISHED),
     ("log-before-pages", DIRECTORY),
+    ("data-encrypted", PLAINTEXT),
+    ("pages-encrypted", PLAINTEXT),
+    ("keys-synced", KEYS),
     ("pages-synced", DIRECTORY),
     ("pages-synced", ATOMIC),
     ("pages-whole", ATOMIC),

@@ -2,10 +2,10 @@ use lacuna_codec::Transforms;
 use zerocopy::FromBytes;
 
 use crate::{
-    Algorithm, Error, Meta, Result,
+    Algorithm, Error, Meta, PageCipher, Result, cipher,
     format::{
-        HEADER_BYTES, Header, MAGIC, PACKED, TRAILER, TRAILER_BYTES, UNCHECKED, VERSION, is_page_bytes,
-        write_meta,
+        ENCRYPTED, HEADER_BYTES, Header, MAGIC, PACKED, TRAILER, TRAILER_BYTES, UNCHECKED, VERSION,
+        is_page_bytes, write_meta,
     },
     mutant::{Rule, is_broken},
 };
@@ -21,6 +21,8 @@ pub struct Decoder {
     unpack: Option<Unpack>,
     /// A packed body.
     packed: Vec<u8>,
+    /// What an image holds, decrypted.
+    plain: Vec<u8>,
 }
 
 impl Decoder {
@@ -39,9 +41,24 @@ impl Decoder {
     ///
     /// # Errors
     /// [`Error::Blank`] when all of `image` is zero, [`Error::Misplaced`] when it is a sound image of another page,
-    /// [`Error::NotBuiltIn`] when it is a sound image that cannot be decompressed here, else the reason why it is not
-    /// an image of a page of this length.
+    /// [`Error::NotBuiltIn`] when it is a sound image that cannot be decompressed here, [`Error::Encrypted`] when it is a
+    /// sound image that is encrypted, else the reason why it is not an image of a page of this length.
     pub fn decode(&mut self, image: &[u8], expect: (u32, u64), page: &mut [u8]) -> Result<Meta> {
+        self.decode_with(None, image, expect, page)
+    }
+
+    /// As [`Decoder::decode`], also of images that `cipher` encrypted. With a wrong key the page is not what it was, or
+    /// does not decompress: keys are to be verified before they are used.
+    ///
+    /// # Errors
+    /// As [`Decoder::decode`].
+    pub fn decode_with(
+        &mut self,
+        cipher: Option<&dyn PageCipher>,
+        image: &[u8],
+        expect: (u32, u64),
+        page: &mut [u8],
+    ) -> Result<Meta> {
         let header = parse(image)?;
         let stored_bytes = header.stored_bytes.get() as usize;
         if header.page_bytes.get() as usize != page.len() {
@@ -58,19 +75,32 @@ impl Decoder {
         if (meta.table, meta.page_no) != expect && !is_broken(Rule::AddressAgrees) {
             return Err(Error::Misplaced { table: meta.table, page_no: meta.page_no });
         }
-        let algorithm =
-            Algorithm::try_from(header.algorithm).map_err(|_| Error::UnknownAlgorithm(header.algorithm))?;
-        if header.flags & PACKED != 0 && !is_broken(Rule::PackedIsNotPlain) {
-            self.unpack(algorithm, stored, page)?;
+        if header.flags & ENCRYPTED == 0 {
+            self.restore_page(&header, stored, page)?;
         } else {
-            let tail = page.len() - TRAILER_BYTES;
-            let body = &mut page[HEADER_BYTES..tail];
-            if self.restore(algorithm, stored, body)? != body.len() {
-                return Err(Error::Undecodable(algorithm));
-            }
+            let mut plain = std::mem::take(&mut self.plain);
+            let decrypted = cipher::decrypt(&header, stored, cipher, &mut plain);
+            let restored = decrypted.and_then(|bytes| self.restore_page(&header, &plain[..bytes], page));
+            self.plain = plain;
+            restored?;
         }
         write_meta(page, &meta);
         Ok(meta)
+    }
+
+    /// Restores the body of `page` from what its image holds.
+    fn restore_page(&mut self, header: &Header, stored: &[u8], page: &mut [u8]) -> Result<()> {
+        let algorithm =
+            Algorithm::try_from(header.algorithm).map_err(|_| Error::UnknownAlgorithm(header.algorithm))?;
+        if header.flags & PACKED != 0 && !is_broken(Rule::PackedIsNotPlain) {
+            return self.unpack(algorithm, stored, page);
+        }
+        let tail = page.len() - TRAILER_BYTES;
+        let body = &mut page[HEADER_BYTES..tail];
+        match self.restore(algorithm, stored, body)? == body.len() {
+            true => Ok(()),
+            false => Err(Error::Undecodable(algorithm)),
+        }
     }
 
     /// Restores the body of `page` from its packed form.
@@ -127,6 +157,11 @@ pub fn is_unchecked(header: &[u8]) -> bool {
     parse(header).is_ok_and(|header| header.flags & UNCHECKED != 0)
 }
 
+/// Whether the image that starts with `header` says that it is encrypted.
+pub fn is_encrypted(header: &[u8]) -> bool {
+    parse(header).is_ok_and(|header| header.flags & ENCRYPTED != 0)
+}
+
 /// The header at the start of `image`, its fields plausible one by one but not verified.
 fn parse(image: &[u8]) -> Result<Header> {
     let Ok((header, _)) = Header::read_from_prefix(image) else { return Err(Error::Length) };
@@ -137,15 +172,18 @@ fn parse(image: &[u8]) -> Result<Header> {
     if header.version != VERSION {
         return Err(Error::Version(header.version));
     }
-    if header.flags & !(PACKED | UNCHECKED) != 0 {
+    if header.flags & !(PACKED | UNCHECKED | ENCRYPTED) != 0 {
         return Err(Error::Flags(header.flags));
     }
-    if header.reserved != [0; 24] {
+    if header.reserved != [0; 23] {
         return Err(Error::Stray);
     }
     let (page_bytes, stored_bytes) = (header.page_bytes.get() as usize, header.stored_bytes.get() as usize);
     if !is_page_bytes(page_bytes) || stored_bytes > page_bytes - HEADER_BYTES {
         return Err(Error::Length);
+    }
+    if !cipher::is_sound(&header) {
+        return Err(Error::Stray);
     }
     Ok(header)
 }

@@ -1,8 +1,11 @@
+use std::sync::Arc;
+
 use lacuna_codec::Transforms;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::{
-    Algorithm, Codec,
+    Algorithm, Codec, PageCipher,
+    cipher::Link,
     format::{HEADER_BYTES, Header, MAGIC, PACKED, TRAILER_BYTES, UNCHECKED, assert_page_bytes},
     mutant::{Rule, is_broken},
 };
@@ -20,7 +23,7 @@ pub struct Encoded {
 fn seal(
     page: &[u8],
     algorithm: Algorithm,
-    flags: u8,
+    (flags, cipher): (u8, &Link),
     image_bytes: usize,
     sector: usize,
     out: &mut [u8],
@@ -36,6 +39,8 @@ fn seal(
         stored_bytes: ((image_bytes - HEADER_BYTES) as u32).into(),
         ..Header::of_frame(&frame_header.meta(), page.len())
     };
+    cipher.encrypt(&mut header, out);
+    let image_bytes = HEADER_BYTES + header.stored_bytes.get() as usize;
     header.checksum = header.checksum_with(&out[HEADER_BYTES..image_bytes]).into();
     out[..HEADER_BYTES].copy_from_slice(header.as_bytes());
     out[image_bytes..image_bytes.next_multiple_of(sector)].fill(0);
@@ -48,6 +53,7 @@ pub struct Encoder {
     transforms: Transforms,
     /// Flags that all images get.
     flags: u8,
+    cipher: Link,
 }
 
 impl Encoder {
@@ -62,6 +68,11 @@ impl Encoder {
         self.flags = if is_on { 0 } else { UNCHECKED };
     }
 
+    /// What the images made from now on are encrypted with; by default nothing.
+    pub fn set_cipher(&mut self, cipher: Option<Arc<dyn PageCipher>>) {
+        self.cipher = Link(cipher);
+    }
+
     /// Writes the image of `page` to the start of `out`, filled with zeros up to the next multiple of `sector`. An
     /// image that would not take at least one sector less than the page is stored plain instead, and so is one of an
     /// algorithm that is not built in. The header of `page` must come from [`crate::write_meta`].
@@ -73,7 +84,7 @@ impl Encoder {
         let body = &page[HEADER_BYTES..page.len() - TRAILER_BYTES];
         self.compressed(page, body, 0, codec, sector, out).unwrap_or_else(|| {
             out[HEADER_BYTES..page.len()].copy_from_slice(&page[HEADER_BYTES..]);
-            seal(page, Algorithm::None, self.flags, page.len(), sector, out)
+            seal(page, Algorithm::None, (self.flags, &self.cipher), page.len(), sector, out)
         })
     }
 
@@ -115,6 +126,7 @@ impl Encoder {
             return None;
         }
         let bytes = self.transforms.of(codec.algorithm)?.compress(body, codec.level, space)?;
-        Some(seal(page, codec.algorithm, flags | self.flags, HEADER_BYTES + bytes, sector, out))
+        let links = (flags | self.flags, &self.cipher);
+        Some(seal(page, codec.algorithm, links, HEADER_BYTES + bytes, sector, out))
     }
 }

@@ -13,7 +13,7 @@ pub enum Error {
     /// Written by a newer version of the format.
     #[error("page format version {0} is unknown")]
     Version(u8),
-    /// Transforms that this version does not know, such as encryption.
+    /// Transforms that this version does not know.
     #[error("page flags {0:#04x} are unknown")]
     Flags(u8),
     /// A compression algorithm that this version does not know.
@@ -22,6 +22,9 @@ pub enum Error {
     /// A compression algorithm that this program was built without ([`Algorithm::is_built_in`]).
     #[error("compressed by {0}, which is not built in (cargo feature `{0}`)")]
     NotBuiltIn(Algorithm),
+    /// A sound image that is encrypted, and no key was given.
+    #[error("page is encrypted, and its key is missing")]
+    Encrypted,
     /// A length in the header contradicts another one, the page size or the bytes at hand.
     #[error("page image lengths are inconsistent")]
     Length,

@@ -18,12 +18,16 @@ pub const PAGE_BYTES_MIN: usize = 4 << 10;
 /// Largest page in bytes.
 pub const PAGE_BYTES_MAX: usize = 64 << 10;
 
+/// Encrypted bytes are whole blocks of so many.
+pub(crate) const CIPHER_BLOCK: usize = 16;
 pub(crate) const MAGIC: u32 = u32::from_le_bytes(*b"LcPg");
 pub(crate) const VERSION: u8 = 1;
 /// Flag: the owner's packed form of the body was compressed.
 pub(crate) const PACKED: u8 = 1;
 /// The checksum covers the header alone.
 pub(crate) const UNCHECKED: u8 = 2;
+/// The bytes after the header are encrypted.
+pub(crate) const ENCRYPTED: u8 = 4;
 /// Ends every page in memory and every plain image. Its last byte must not be zero (invariant 4).
 pub(crate) const TRAILER: [u8; TRAILER_BYTES] = *b"LcPgTail";
 
@@ -31,6 +35,8 @@ const _: () = assert!(TRAILER[TRAILER_BYTES - 1] != 0);
 const _: () = assert!(size_of::<Header>() == HEADER_BYTES);
 const _: () = assert!(offset_of!(Header, page_no) == 16);
 const _: () = assert!(offset_of!(Header, checksum) == 36);
+const _: () =
+    assert!(HEADER_BYTES.is_multiple_of(CIPHER_BLOCK) && PAGE_BYTES_MIN.is_multiple_of(CIPHER_BLOCK));
 
 /// First bytes of an image, and of a page in memory (then: algorithm none, checksum zero).
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -40,7 +46,7 @@ pub(crate) struct Header {
     pub version: u8,
     pub kind: u8,
     pub algorithm: u8,
-    /// Further links of the transform chain, [`PACKED`]; and [`UNCHECKED`].
+    /// Further links of the transform chain, [`PACKED`] and [`ENCRYPTED`]; and [`UNCHECKED`].
     pub flags: u8,
     pub table: U32,
     /// Length of the page in memory.
@@ -51,7 +57,9 @@ pub(crate) struct Header {
     pub stored_bytes: U32,
     /// CRC32C of the header, this field zero, and the stored bytes.
     pub checksum: U32,
-    pub reserved: [u8; 24],
+    /// Of an encrypted image: bytes at its end that only fill up the last block of the cipher.
+    pub padding: u8,
+    pub reserved: [u8; 23],
 }
 
 impl Header {
@@ -70,7 +78,8 @@ impl Header {
             lsn: meta.lsn.into(),
             stored_bytes: ((page_bytes - HEADER_BYTES) as u32).into(),
             checksum: 0.into(),
-            reserved: [0; 24],
+            padding: 0,
+            reserved: [0; 23],
         }
     }
 
@@ -161,7 +170,8 @@ mod tests {
             (offset_of!(Header, lsn), 8, "lsn"),
             (offset_of!(Header, stored_bytes), 4, "stored_bytes"),
             (offset_of!(Header, checksum), 4, "checksum"),
-            (offset_of!(Header, reserved), 24, "reserved"),
+            (offset_of!(Header, padding), 1, "padding"),
+            (offset_of!(Header, reserved), 23, "reserved"),
         ];
         assert_eq!(rows, fields);
     }

@@ -19,9 +19,12 @@
 //! 2. `decode(encode(frame)) == frame` for every frame whose header [`write_meta`] made.
 //! 3. An image is returned as data only when its checksum, its lengths, its reserved bytes and its
 //!    own address agree. No input makes this crate panic or return another page's bytes.
-//! 4. A plain image ends in a byte that is not zero, so a layer below that drops trailing zeros stores it whole.
+//! 4. A plain image ends in a byte that is not zero, so a layer below that drops trailing zeros stores it whole; unless
+//!    it is encrypted.
 //! 5. The compressed bytes may be a packed body, which its owner makes and unpacks ([`Encoder::encode_packed`],
 //!    [`Decoder::unpacking`]). A packed body is never taken for a plain one, nor the reverse.
+//! 6. Encryption is the last link, and the header is not encrypted ([`PageCipher`]). So invariant 3 needs no key, except
+//!    that the bytes decompress.
 //!
 //! Each algorithm is a cargo feature of its name: `lz4` and `zstd` by default, `zlib`, `lzo`, `snappy`, `bzip2`,
 //! `lzma`, or `all-codecs`. Images of the others are verified, but not decompressed ([`Error::NotBuiltIn`]). Only
@@ -46,6 +49,7 @@
 //! ```
 
 mod block;
+mod cipher;
 mod decode;
 mod encode;
 mod error;
@@ -63,7 +67,8 @@ pub use block::{
     BlockCodec, adopt_block, append_to_block, block_capacity, block_kind, block_log, block_log_space,
     export_block, open_block, reset_block, seal_block,
 };
-pub use decode::{Decoder, Unpack, image_bytes, image_form, is_unchecked};
+pub use cipher::PageCipher;
+pub use decode::{Decoder, Unpack, image_bytes, image_form, is_encrypted, is_unchecked};
 pub use encode::{Encoded, Encoder};
 pub use error::{Error, Result};
 pub use format::{HEADER_BYTES, Meta, PAGE_BYTES_MAX, PAGE_BYTES_MIN, TRAILER_BYTES, read_meta, write_meta};

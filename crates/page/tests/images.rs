@@ -1,8 +1,10 @@
 //! Images against the frames they were made of, and against every kind of damage.
 
+use std::sync::Arc;
+
 use lacuna_page::{
-    Algorithm, Codec, Decoder, Encoded, Encoder, Error, HEADER_BYTES, Meta, TRAILER_BYTES, image_bytes,
-    image_form, read_meta, write_meta,
+    Algorithm, Codec, Decoder, Encoded, Encoder, Error, HEADER_BYTES, Meta, PageCipher, TRAILER_BYTES,
+    image_bytes, image_form, is_encrypted, read_meta, write_meta,
 };
 
 const SECTOR: usize = 512;
@@ -227,9 +229,9 @@ fn packed_bodies_come_back_to_their_owner_alone() {
         forged[6] = u8::from(Algorithm::None);
         reseal(&mut forged);
         assert_eq!(owner.decode(&forged, address(&meta), &mut back), Err(Error::Flags(1)));
-        forged[7] = 5;
+        forged[7] = 9;
         reseal(&mut forged);
-        assert_eq!(owner.decode(&forged, address(&meta), &mut back), Err(Error::Flags(5)));
+        assert_eq!(owner.decode(&forged, address(&meta), &mut back), Err(Error::Flags(9)));
     });
 }
 
@@ -258,6 +260,100 @@ fn without_checksums_the_header_is_checked_all_the_same() {
             assert_eq!(matches!(found, Err(Error::Checksum { .. })), is_checked, "{found:?}");
         }
     }
+}
+
+/// No cipher to trust: each byte depends on its place, the tweak and the key.
+struct Stream(u8);
+
+impl PageCipher for Stream {
+    fn encrypt(&self, tweak: u128, data: &mut [u8]) {
+        assert!(data.len().is_multiple_of(16), "whole blocks");
+        for (unit, data) in data.chunks_mut(512).enumerate() {
+            let mut random = Random((tweak + unit as u128) as u64 ^ (tweak >> 64) as u64 ^ u64::from(self.0));
+            data.iter_mut().for_each(|byte| *byte ^= random.next() as u8);
+        }
+    }
+
+    fn decrypt(&self, tweak: u128, data: &mut [u8]) {
+        self.encrypt(tweak, data);
+    }
+}
+
+/// Invariants 2, 3 and 6.
+#[test]
+fn encrypted_images_come_back_with_their_key_alone_and_are_verified_without() {
+    for_each_seed(200, |random| {
+        let (page, meta) = random_page(random);
+        let codec = random_codec(random);
+        let (plain_image, plain) = image_of(&page, codec);
+        let (mut encoder, mut decoder) = (Encoder::new(), Decoder::new());
+        encoder.set_checksums(random.below(4) > 0);
+        encoder.set_cipher(Some(Arc::new(Stream(7))));
+        let mut image = vec![0xEE; page.len()];
+        let encoded = encoder.encode(&page, codec, SECTOR, &mut image);
+        assert_eq!(encoded.algorithm, plain.algorithm, "encryption takes no sector");
+        let (stored, plain_stored) = (encoded.image_bytes, plain.image_bytes);
+        assert_eq!(stored, HEADER_BYTES + (plain_stored - HEADER_BYTES).next_multiple_of(16));
+        assert_eq!(image_form(&image[..HEADER_BYTES]), Ok((encoded.algorithm, stored)));
+        assert!(is_encrypted(&image) && !is_encrypted(&plain_image));
+        assert!(image[HEADER_BYTES..][..16] != plain_image[HEADER_BYTES..][..16]);
+        let image = &mut image[..stored.next_multiple_of(SECTOR)];
+        assert!(image[stored..].iter().all(|byte| *byte == 0), "padding is zero");
+        let mut back = vec![0x55; page.len()];
+        assert_eq!(decoder.decode_with(Some(&Stream(7)), image, address(&meta), &mut back), Ok(meta));
+        assert!(back == page, "the page changed");
+        assert_eq!(decoder.decode(image, address(&meta), &mut back), Err(Error::Encrypted));
+        let elsewhere = decoder.decode(image, (meta.table, meta.page_no ^ 1), &mut back);
+        assert!(matches!(elsewhere, Err(Error::Misplaced { .. })), "verified without the key");
+        // A wrong key never panics.
+        let _ = decoder.decode_with(Some(&Stream(8)), image, address(&meta), &mut back);
+        // A plain image is read although there is a key: tables mix them.
+        let decoded = decoder.decode_with(Some(&Stream(7)), &plain_image, address(&meta), &mut back);
+        assert_eq!(decoded, Ok(meta));
+        let is_checked = !lacuna_page::is_unchecked(image);
+        for _ in 0..20 {
+            let bit = random.below(if is_checked { stored } else { HEADER_BYTES } * 8);
+            image[bit / 8] ^= 1 << (bit % 8);
+            let found = decoder.decode(image, address(&meta), &mut back);
+            assert!(found.is_err() && found != Err(Error::Encrypted), "bit {bit}");
+            image[bit / 8] ^= 1 << (bit % 8);
+        }
+    });
+}
+
+/// Lengths and flags that contradict each other, under a valid checksum.
+#[test]
+fn forged_headers_of_encrypted_images_are_errors() {
+    let (meta, mut page) = (Meta { kind: 1, table: 7, page_no: 9, lsn: 11 }, vec![0; 4096]);
+    page[64..1000].fill(5);
+    write_meta(&mut page, &meta);
+    let mut encoder = Encoder::new();
+    encoder.set_cipher(Some(Arc::new(Stream(7))));
+    let mut image = vec![0; 4096];
+    let encoded = encoder.encode(&page, Codec::fast(Algorithm::Lz4), SECTOR, &mut image);
+    let mut decoder = Decoder::new();
+    let mut decode = |change: &dyn Fn(&mut [u8])| {
+        let mut forged = image.clone();
+        change(&mut forged);
+        let stored = u32::from_le_bytes(forged[32..36].try_into().expect("four bytes")) as usize;
+        forged[36..40].fill(0);
+        let checksum = lacuna_crc::crc32c(&forged[..HEADER_BYTES + stored]);
+        forged[36..40].copy_from_slice(&checksum.to_le_bytes());
+        decoder.decode_with(Some(&Stream(7)), &forged, (7, 9), &mut vec![0; 4096])
+    };
+    assert_eq!(decode(&|_| ()), Ok(meta));
+    assert_eq!(decode(&|image| image[7] = 0), Err(Error::Stray), "padding of a plain image");
+    assert_eq!(decode(&|image| image[40] = 16), Err(Error::Stray), "too much padding");
+    assert_eq!(decode(&|image| image[41] = 1), Err(Error::Stray));
+    let shorter = (encoded.image_bytes - HEADER_BYTES - 1) as u32;
+    assert_eq!(
+        decode(&|image| image[32..36].copy_from_slice(&shorter.to_le_bytes())),
+        Err(Error::Stray),
+        "no whole blocks"
+    );
+    assert_eq!(decode(&|image| image[32..36].fill(0)), Err(Error::Stray), "padding of nothing");
+    let padding_less = image[40].wrapping_sub(1);
+    assert!(decode(&|image| image[40] = padding_less).is_err(), "another length of the compressed bytes");
 }
 
 #[test]

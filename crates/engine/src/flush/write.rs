@@ -225,6 +225,7 @@ impl Writer {
     /// Makes an image of the copied page at `start` of the buffer; returns its length in whole sectors, and
     /// whether it is not compressed.
     fn encode(&mut self, space: &Space, codec: Codec, start: usize) -> (usize, bool) {
+        self.encoder.set_cipher(space.write_cipher());
         let page = &mut self.copy[..space.page_bytes()];
         let out = &mut self.images[start..start + space.page_bytes()];
         let encoded = if is_compressed_node(page, codec) {

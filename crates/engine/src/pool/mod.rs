@@ -477,7 +477,7 @@ fn read_image(space: &Space, page: PageNo, newest: Lsn, guard: &mut WriteGuard) 
         let image = &mut scratch.image[..space.page_bytes()];
         space.file().read_at(space.offset(page), image)?;
         let target = guard.bytes_mut();
-        let decoded = scratch.decoder.decode(image, (space.id().0, page.0), target);
+        let decoded = scratch.decoder.decode_with(space.cipher(), image, (space.id().0, page.0), target);
         decoded.map_err(|e| space.bad_image(page, &e))?;
         ops::validate(target).map_err(|e| corrupt(e.to_string()))?;
         let lsn = ops::lsn(target);

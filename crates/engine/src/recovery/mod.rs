@@ -39,6 +39,7 @@ use crate::{
     btree::{Direction, Tree},
     catalog::{self, CATALOG_PAGE_BYTES, CATALOG_TABLE, FIRST_TABLE, Row},
     flush::{self, Flusher},
+    keys::{Keys, LOG_KEY},
     log_device,
     mtr::Pager,
     page::undo::{State, UNDO_PAGE_BYTES},
@@ -47,7 +48,7 @@ use crate::{
     recovery::replay::replay,
     space::{self, SYSTEM_CODEC, Space, Spaces, corrupt},
     txn::{self, ActiveTxns, TxnEngine},
-    types::{Error, Layout, Lsn, PageId, PageNo, Result, StoreOptions, TableKind, UndoPtr},
+    types::{EngineKey, Error, Layout, Lsn, PageId, PageNo, Result, StoreOptions, TableKind, UndoPtr},
     undo::{self, UNDO_TABLE},
     wal::{
         Log, LogFiles, LogReader, SEGMENT_BYTES, Salt,
@@ -86,7 +87,7 @@ pub(crate) fn open(vfs: Arc<dyn Vfs>, mut options: StoreOptions) -> Result<(Arc<
         Some(found) => found,
         None => {
             let salt = options.log_salt.map_or_else(Salt::random, |salt| Ok(Salt(salt.get())))?;
-            make(&*vfs, salt)?;
+            make(&vfs, salt, options.key.as_ref())?;
             Control::open(&*vfs)?.expect("just made")
         }
     };
@@ -94,8 +95,10 @@ pub(crate) fn open(vfs: Arc<dyn Vfs>, mut options: StoreOptions) -> Result<(Arc<
         // A killed process may have left changes of names in a cache, which a power cut would still undo.
         vfs.sync()?;
     }
-    let spaces = open_spaces(&*vfs)?;
-    let wal = Arc::new(LogFiles::open(vfs.clone(), SEGMENT_BYTES, root.salt)?);
+    // The secret is of no use any more.
+    let keys = open_keys(&vfs, root, options.key.take().as_ref())?;
+    let spaces = open_spaces(&*vfs, keys)?;
+    let wal = open_log(&vfs, root, &spaces)?;
     let started = Instant::now();
     let mut on_device = PageWrites::default();
     let (groups, end, epoch) = survey_log(wal.clone(), root.checkpoint, &mut on_device)?;
@@ -125,7 +128,28 @@ pub(crate) fn open(vfs: Arc<dyn Vfs>, mut options: StoreOptions) -> Result<(Arc<
     let engine = parts.into_engine(undo_space);
     finish_transactions(&engine, &mut stats)?;
     load_catalog(&engine)?;
+    if let Some(keys) = engine.spaces().keys() {
+        keys.settle(|table| table == LOG_KEY || engine.spaces().get(table).is_some())?;
+    }
     Ok((engine, stats))
+}
+
+/// Opens the keys of a store that has some.
+pub(crate) fn open_keys(vfs: &Arc<dyn Vfs>, root: Root, key: Option<&EngineKey>) -> Result<Option<Keys>> {
+    let what = || vfs.name().to_owned();
+    match (root.features & control::ENCRYPTED != 0, key) {
+        (false, None) => Ok(None),
+        // Something has put a store that is not encrypted in the place of the one that the caller means.
+        (false, Some(_)) => Err(Error::NoKeys { what: what() }),
+        (true, None) => Err(Error::NoKey { what: what() }),
+        (true, Some(key)) => Keys::open(vfs, &key.secret).map(Some),
+    }
+}
+
+/// The log's files.
+pub(crate) fn open_log(vfs: &Arc<dyn Vfs>, root: Root, spaces: &Spaces) -> Result<Arc<LogFiles>> {
+    let cipher = spaces.keys().map(|keys| keys.system_cipher(LOG_KEY)).transpose()?;
+    Ok(Arc::new(LogFiles::open(vfs.clone(), SEGMENT_BYTES, root.salt)?.with_cipher(cipher)))
 }
 
 /// The layers below transactions, as they are put together while a store is opened.
@@ -202,7 +226,7 @@ pub(crate) fn fit_options(vfs: &dyn Vfs, options: &mut StoreOptions) -> Result<u
 }
 
 /// Makes the files of a new store. The control file comes last and makes them one.
-fn make(vfs: &dyn Vfs, salt: Salt) -> Result<()> {
+fn make(vfs: &Arc<dyn Vfs>, salt: Salt, key: Option<&EngineKey>) -> Result<()> {
     let system = [(CATALOG_TABLE, CATALOG_PAGE_BYTES), (UNDO_TABLE, UNDO_PAGE_BYTES)]
         .map(|(id, page_bytes)| space::file_name(id, Layout::of_pages(page_bytes)));
     for name in vfs.list()? {
@@ -223,18 +247,27 @@ fn make(vfs: &dyn Vfs, salt: Salt) -> Result<()> {
         Ok(()) | Err(lacuna_device::Error::NotFound { .. }) => {}
         Err(e) => return Err(e.into()),
     }
-    Control::create(vfs, Root { epoch: 1, checkpoint: Lsn(0), salt, features: 0 })?;
+    if let Some(key) = key {
+        Keys::create(vfs, key)?;
+    }
+    let features = key.map_or(0, |_| control::ENCRYPTED);
+    Control::create(&**vfs, Root { epoch: 1, checkpoint: Lsn(0), salt, features })?;
     vfs.sync()?;
     Ok(())
 }
 
-pub(crate) fn open_spaces(vfs: &dyn Vfs) -> Result<Spaces> {
-    let spaces = Spaces::default();
+pub(crate) fn open_spaces(vfs: &dyn Vfs, keys: Option<Keys>) -> Result<Spaces> {
+    let spaces = Spaces::with_keys(keys);
     for name in vfs.list()? {
         if let Some((id, layout)) = space::parse_file_name(&name) {
             let space = Space::new(id, vfs.open(&name, StreamHint::Data)?, layout)?;
             if id == CATALOG_TABLE || id == UNDO_TABLE {
                 space.set_codec(SYSTEM_CODEC);
+            }
+            if let Some(keys) = spaces.keys()
+                && let Some(cipher) = keys.cipher(id)
+            {
+                space.set_cipher(cipher);
             }
             if let Some(other) = spaces.insert(Arc::new(space)) {
                 let reason = format!("holds {} and {name}, both of {id}", other.name());
@@ -376,6 +409,7 @@ pub(crate) fn load_catalog(engine: &TxnEngine) -> Result<()> {
         };
         space.set_kind(row.options.kind);
         space.set_doublewrite(row.options.doublewrite);
+        space.set_encrypted(row.options.encrypted);
     }
     if rows.iter().any(|(_, row)| wants_holes(row.options.kind)) {
         warn_without_holes(engine);

@@ -12,11 +12,11 @@ use crate::{
     log_device,
     page::undo::State,
     poison::Poison,
-    recovery::{Parts, fit_options, load_catalog, open_spaces},
+    recovery::{Parts, fit_options, load_catalog, open_keys, open_log, open_spaces},
     txn::TxnEngine,
     types::{Doublewrite, Error, PageNo, Result, StoreOptions},
     undo::{self, UNDO_TABLE},
-    wal::{Log, LogFiles, LogReader, SEGMENT_BYTES, control::Control},
+    wal::{Log, LogReader, control::Control},
 };
 
 /// Opens the store in `vfs`, which was closed.
@@ -29,8 +29,9 @@ pub(crate) fn open(vfs: Arc<dyn Vfs>, mut options: StoreOptions) -> Result<Arc<T
     let no_store = || Error::BadStore { what: what.clone(), reason: "holds no store".into() };
     let not_closed = |reason| Error::NotClosed { what: what.clone(), reason };
     let (control, root) = Control::open(&*vfs)?.ok_or_else(no_store)?;
-    let spaces = open_spaces(&*vfs)?;
-    let wal = Arc::new(LogFiles::open(vfs.clone(), SEGMENT_BYTES, root.salt)?);
+    let keys = open_keys(&vfs, root, options.key.take().as_ref())?;
+    let spaces = open_spaces(&*vfs, keys)?;
+    let wal = open_log(&vfs, root, &spaces)?;
     let mut log = LogReader::new(wal.clone(), root.checkpoint);
     if log.next_group()?.is_some() || log.group_behind_end()?.is_some() {
         return Err(not_closed("its log is not empty"));

@@ -7,12 +7,17 @@
 pub(crate) mod lineage;
 pub(crate) mod pins;
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::HashMap,
+    sync::{Arc, OnceLock},
+};
 
 use lacuna_device::File;
-use lacuna_page::{Algorithm, Codec, Error as PageError};
+use lacuna_page::{Algorithm, Codec, Error as PageError, PageCipher};
 
 use crate::{
+    keys::{DataCipher, Keys},
+    mutant::{Rule, is_broken},
     page::{node, overflow},
     row::Blocks,
     space::{
@@ -21,7 +26,7 @@ use crate::{
     },
     sync::{
         Mutex, MutexGuard, RwLock,
-        atomic::{AtomicU8, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
     },
     types::{Doublewrite, Error, Layout, PageNo, Result, TableId, TableKind, may_have_blocks},
 };
@@ -63,6 +68,10 @@ pub(crate) struct Space {
     codec: AtomicU64,
     /// The table's own setting, a [`Doublewrite`].
     doublewrite: AtomicU8,
+    /// Its own key, if it has one: some of its images may be encrypted.
+    cipher: OnceLock<Arc<DataCipher>>,
+    /// Images are encrypted from now on. While recovery cannot read the catalog yet: if there is a key.
+    is_encrypted: AtomicBool,
     file_bytes: Mutex<u64>,
     /// Pages freed since the file was last checked for truncation.
     freed_pages: AtomicU64,
@@ -104,6 +113,8 @@ impl Space {
                 .map(|block_bytes| Arc::new(Blocks::new(block_bytes, layout.page_bytes))),
             codec: AtomicU64::new(UNKNOWN),
             doublewrite: AtomicU8::new(Doublewrite::Auto as u8),
+            cipher: OnceLock::new(),
+            is_encrypted: AtomicBool::new(false),
             file_bytes,
             freed_pages: AtomicU64::new(0),
             truncating: Mutex::default(),
@@ -147,6 +158,9 @@ impl Space {
 
     /// Why the image of a page could not be decoded.
     pub(crate) fn bad_image(&self, page: PageNo, error: &PageError) -> Error {
+        if *error == PageError::Encrypted {
+            return Error::TableLocked { id: self.id };
+        }
         let PageError::NotBuiltIn(algorithm) = *error else {
             let at = format!("page {}", page.0);
             return Error::Corrupt { what: self.name(), at, reason: error.to_string() };
@@ -197,6 +211,34 @@ impl Space {
 
     pub(crate) fn set_doublewrite(&self, setting: Doublewrite) {
         self.doublewrite.store(setting as u8, Ordering::Relaxed);
+    }
+
+    /// Gives the table its key; from now on its images are encrypted. A key never changes.
+    pub(crate) fn set_cipher(&self, cipher: Arc<DataCipher>) {
+        assert!(self.cipher.set(cipher).is_ok(), "a table's key never changes");
+        self.set_encrypted(true);
+    }
+
+    /// Whether images are encrypted from now on.
+    pub(crate) fn set_encrypted(&self, is_encrypted: bool) {
+        self.is_encrypted.store(is_encrypted, Ordering::Relaxed);
+    }
+
+    /// For images that were made at any time; none when the table has no key.
+    pub(crate) fn cipher(&self) -> Option<&dyn PageCipher> {
+        self.cipher.get().map(|cipher| &**cipher as &dyn PageCipher)
+    }
+
+    /// What images are encrypted with from now on.
+    pub(crate) fn write_cipher(&self) -> Option<Arc<dyn PageCipher>> {
+        let is_encrypted = self.is_encrypted.load(Ordering::Relaxed) && !is_broken(Rule::PagesEncrypted);
+        let cipher = self.cipher.get().filter(|_| is_encrypted)?;
+        Some(Arc::clone(cipher) as Arc<dyn PageCipher>)
+    }
+
+    /// Whether it is to be encrypted, and has no key: then its pages are neither read nor written.
+    pub(crate) fn is_locked(&self) -> bool {
+        self.is_encrypted.load(Ordering::Relaxed) && self.cipher.get().is_none()
     }
 
     pub(crate) fn offset(&self, page: PageNo) -> u64 {
@@ -304,9 +346,20 @@ pub(crate) fn corrupt(space: &Space, page: PageNo, reason: impl Into<String>) ->
 #[derive(Default)]
 pub(crate) struct Spaces {
     by_id: RwLock<HashMap<TableId, Arc<Space>>>,
+    /// Of a store with encrypted tables.
+    keys: Option<Keys>,
 }
 
 impl Spaces {
+    /// No files yet, of a store with these keys.
+    pub(crate) fn with_keys(keys: Option<Keys>) -> Spaces {
+        Spaces { keys, ..Spaces::default() }
+    }
+
+    pub(crate) fn keys(&self) -> Option<&Keys> {
+        self.keys.as_ref()
+    }
+
     pub(crate) fn get(&self, id: TableId) -> Option<Arc<Space>> {
         self.by_id.read().get(&id).cloned()
     }

@@ -98,6 +98,9 @@ impl Space {
         if counts.is_closed {
             return Err(Error::TableDropped { id: self.id });
         }
+        if self.is_locked() {
+            return Err(Error::TableLocked { id: self.id });
+        }
         counts.transactions += 1;
         Ok(TablePin { space: self.clone(), holder: Holder::Transaction })
     }

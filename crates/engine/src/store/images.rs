@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 
 use lacuna_device::AlignedBuf;
-use lacuna_page::{Algorithm, Error as PageError, image_form};
+use lacuna_page::{Algorithm, Decoder, Error as PageError, image_form, is_encrypted};
 
 use super::Store;
 use crate::{
     alloc::Allocator,
-    space::corrupt,
+    page::node,
+    space::{Space, corrupt},
     types::{Error, PageNo, Result},
 };
 
@@ -22,6 +23,8 @@ pub struct TableImages {
     /// Pages by the algorithm of their images. Of a compressed table those under [`Algorithm::None`] are the ones
     /// that did not shrink, or have not been written since the table was altered.
     pub pages: BTreeMap<Algorithm, u64>,
+    /// Pages whose images are encrypted.
+    pub encrypted: u64,
     /// Bytes of all these images, before they are rounded to sectors or holes.
     pub image_bytes: u64,
     /// Pages that were not written yet since they were made, and free ones: holes in the file.
@@ -54,6 +57,7 @@ impl Store {
                 match image_form(image) {
                     Ok((algorithm, image_bytes)) => {
                         *found.pages.entry(algorithm).or_default() += 1;
+                        found.encrypted += u64::from(is_encrypted(image));
                         found.image_bytes += image_bytes as u64;
                     }
                     Err(PageError::Blank) => found.unwritten += 1,
@@ -63,4 +67,20 @@ impl Store {
         }
         Ok(found)
     }
+}
+
+/// Verifies, without a key, that all images in the file of a table are whole and lie in their places.
+pub(super) fn verify(space: &Space) -> Result<()> {
+    let mut image = AlignedBuf::zeroed(space.page_bytes());
+    let mut decoder = Decoder::unpacking(node::unpack);
+    let mut page = vec![0; space.page_bytes()];
+    let pages = space.file().len()? / space.page_bytes() as u64;
+    for number in 0..pages {
+        space.file().read_at(space.offset(PageNo(number)), &mut image)?;
+        match decoder.decode(&image, (space.id().0, number), &mut page) {
+            Ok(_) | Err(PageError::Blank | PageError::Encrypted | PageError::NotBuiltIn(_)) => {}
+            Err(e) => return Err(corrupt(space, PageNo(number), e.to_string())),
+        }
+    }
+    Ok(())
 }

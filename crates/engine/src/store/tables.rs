@@ -46,6 +46,8 @@ pub struct TableInfo {
     pub options: TableOptions,
     /// Whether its kind follows the store's defaults.
     pub inherits: bool,
+    /// Its key is missing or damaged ([`Error::TableLocked`]).
+    pub is_locked: bool,
     /// Length of its file in bytes, holes included.
     pub file_bytes: u64,
     /// Space that it takes in bytes.
@@ -125,11 +127,16 @@ impl Store {
             engine.flusher().require(ANY_BLOCKS)?;
         }
         let id = self.number_table()?;
+        let cipher = options.encrypted.then(|| self.make_key(id)).transpose()?;
         let file_name = space::file_name(id, options.layout());
+        // What a failure leaves of a key is wiped by the next opening.
         let file = engine.flusher().vfs().create(&file_name, StreamHint::Data)?;
         let space = Space::new(id, file, options.layout())
             .inspect_err(|_| drop(engine.flusher().vfs().remove(&file_name)));
         let space = Arc::new(space?);
+        if let Some(cipher) = cipher {
+            space.set_cipher(cipher);
+        }
         space.set_kind(options.kind);
         space.set_doublewrite(options.doublewrite);
         assert!(engine.spaces().insert(space.clone()).is_none(), "invariant 1");
@@ -359,6 +366,7 @@ impl Store {
                 id: row.id,
                 options: row.options,
                 inherits: row.inherits,
+                is_locked: space.is_locked(),
                 file_bytes,
                 allocated_bytes: space.file().allocated(0, file_bytes)?,
                 hole_unit: space.file().props().hole_unit,

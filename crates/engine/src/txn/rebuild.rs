@@ -347,6 +347,9 @@ impl TxnEngine {
         if !self.flusher.vfs().props().ordered {
             self.flusher.vfs().sync()?;
         }
+        if let Some(keys) = self.spaces.keys() {
+            keys.forget(space.id())?;
+        }
         // From here on the checkpoint may pass the table's log records.
         self.pager.pool().forget_table(space.id());
         // Handles of the table keep the file open, and on most VFSs its space with it. No other component uses it.

@@ -74,6 +74,32 @@ pub enum Error {
         /// The options that the caller asked for.
         asked: TableOptions,
     },
+    /// The key does not open the store's keys, or these cannot be changed as asked.
+    #[error("{what}: {reason}")]
+    Key {
+        /// The VFS.
+        what: String,
+        /// The reason.
+        reason: lacuna_crypt::Error,
+    },
+    /// A store with encrypted tables was opened without a key ([`crate::StoreOptions::key`]).
+    #[error("{what}: its tables are encrypted, and no key was given")]
+    NoKey {
+        /// The VFS.
+        what: String,
+    },
+    /// A key was given for a store that has no keys.
+    #[error("{what}: its tables have no keys, but one was given")]
+    NoKeys {
+        /// The VFS.
+        what: String,
+    },
+    /// An encrypted table whose own key is missing or damaged. Other tables are not affected.
+    #[error("{id}: encrypted, and its key is missing or damaged")]
+    TableLocked {
+        /// The table's number.
+        id: TableId,
+    },
     /// No table has that name.
     #[error("table {name}: there is none")]
     NoSuchTable {

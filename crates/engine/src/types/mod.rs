@@ -10,6 +10,6 @@ pub use error::{Error, Result};
 pub use ids::TableId;
 pub(crate) use ids::{Lsn, PageId, PageNo, TxnId, UndoPtr};
 pub use options::{
-    Doublewrite, Durability, Isolation, StoreOptions, TableKind, TableOptions, TransactionOptions,
+    Doublewrite, Durability, EngineKey, Isolation, StoreOptions, TableKind, TableOptions, TransactionOptions,
 };
 pub(crate) use options::{Layout, may_have_blocks};

@@ -1,5 +1,6 @@
 use std::{num::NonZeroU64, str::FromStr, time::Duration};
 
+use lacuna_crypt::{Secret, SlotOptions};
 use lacuna_page::{Algorithm, Codec, PAGE_BYTES_MAX, PAGE_BYTES_MIN};
 
 use crate::types::error::{Error, Result};
@@ -76,7 +77,7 @@ impl TransactionOptions {
     pub const READ_COMMITTED: TransactionOptions = TransactionOptions { isolation: Isolation::ReadCommitted };
 }
 
-/// Settings of an open store. None of them but [`StoreOptions::log_salt`] is kept in the store.
+/// Settings of an open store. None of them but [`StoreOptions::log_salt`] and [`StoreOptions::key`] is kept in the store.
 #[derive(Clone, Debug)]
 pub struct StoreOptions {
     /// Memory for pages, in bytes; at least 1 MiB. Default 128 MiB.
@@ -124,6 +125,19 @@ pub struct StoreOptions {
     /// look like it; users who choose values must not know it. Stores that exist keep their own. Default: random; tests
     /// give one to write the same bytes each time.
     pub log_salt: Option<NonZeroU64>,
+    /// What opens the keys of encrypted tables. A store that is made now gets keys of its own if there is one; one that
+    /// exists is refused with a key if it has none, and without one if it has. Log and undo of a store with keys are
+    /// encrypted, and those tables that [`TableOptions::encrypted`] says. Default: none.
+    pub key: Option<EngineKey>,
+}
+
+/// What opens the keys of encrypted tables.
+#[derive(Clone, Debug)]
+pub struct EngineKey {
+    /// A passphrase, the content of a key file, or the like.
+    pub secret: Secret,
+    /// How its slot is made, in a store that is made.
+    pub slot: SlotOptions,
 }
 
 /// Whether pages are written twice.
@@ -173,6 +187,7 @@ impl Default for StoreOptions {
             checksums: true,
             background: true,
             log_salt: None,
+            key: None,
         }
     }
 }
@@ -242,11 +257,19 @@ pub struct TableOptions {
     pub page_bytes: usize,
     /// Whether its pages are written twice. Default: as [`StoreOptions::doublewrite`] says.
     pub doublewrite: Doublewrite,
+    /// Whether its pages are encrypted by a key of its own; not of row-compressed tables. Needs a store with keys
+    /// ([`StoreOptions::key`]). Default false.
+    pub encrypted: bool,
 }
 
 impl Default for TableOptions {
     fn default() -> TableOptions {
-        TableOptions { kind: TableKind::Plain, page_bytes: 16 << 10, doublewrite: Doublewrite::Auto }
+        TableOptions {
+            kind: TableKind::Plain,
+            page_bytes: 16 << 10,
+            doublewrite: Doublewrite::Auto,
+            encrypted: false,
+        }
     }
 }
 
@@ -268,6 +291,12 @@ impl TableOptions {
     #[must_use]
     pub fn page_bytes(self, page_bytes: usize) -> TableOptions {
         TableOptions { page_bytes, ..self }
+    }
+
+    /// The same settings for a table whose pages are encrypted.
+    #[must_use]
+    pub fn encrypted(self) -> TableOptions {
+        TableOptions { encrypted: true, ..self }
     }
 
     /// Whether a table may have them, in this program.
@@ -314,6 +343,10 @@ impl TableOptions {
             return Err(Error::BadOption { what: "page_bytes", reason });
         }
         if let TableKind::RowCompressed { key_block_size, level } = self.kind {
+            if self.encrypted {
+                let reason = "row-compressed tables cannot be encrypted".into();
+                return Err(Error::BadOption { what: "encrypted", reason });
+            }
             if !may_have_blocks(key_block_size as usize * 1024, self.page_bytes) {
                 return Err(self.no_such_block(key_block_size));
             }
@@ -333,7 +366,8 @@ impl TableOptions {
                 format!("row-compressed (blocks of {key_block_size} KiB, level {level})")
             }
         };
-        format!("{kind} pages of {} KiB", self.page_bytes / 1024)
+        let encrypted = if self.encrypted { ", encrypted" } else { "" };
+        format!("{kind} pages of {} KiB{encrypted}", self.page_bytes / 1024)
     }
 
     /// The part of them that lasts for the life of the table.

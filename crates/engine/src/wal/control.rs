@@ -33,8 +33,10 @@ const FEATURES: u64 = 0b11_1111_1111;
 /// A feature that stores have once they need it: blocks of row-compressed tables that are neither a half nor a quarter
 /// of a page, or shorter than 4 KiB.
 pub(crate) const ANY_BLOCKS: u64 = 1 << 10;
+/// A feature of stores with keys: log, undo and some tables are encrypted.
+pub(crate) const ENCRYPTED: u64 = 1 << 11;
 /// Those features.
-const OPTIONAL: u64 = ANY_BLOCKS;
+const OPTIONAL: u64 = ANY_BLOCKS | ENCRYPTED;
 
 /// The first sector of a slot.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Clone, Copy, Debug)]

@@ -11,6 +11,7 @@ use lacuna_device::{File, StreamHint, Vfs};
 
 use super::format::Salt;
 use crate::{
+    keys::DataCipher,
     mutant::{Rule, is_broken},
     sync::Mutex,
     types::{Lsn, Result},
@@ -44,6 +45,8 @@ pub(crate) struct LogFiles {
     segment_bytes: u64,
     /// The salt that the groups in them carry.
     pub(super) salt: Salt,
+    /// What groups are encrypted with.
+    pub(super) cipher: Option<Arc<DataCipher>>,
     open: Mutex<BTreeMap<u64, Open>>,
 }
 
@@ -65,7 +68,12 @@ impl LogFiles {
                 open.insert(segment, Open { file, bytes });
             }
         }
-        Ok(LogFiles { vfs, segment_bytes, salt, open: Mutex::new(open) })
+        Ok(LogFiles { vfs, segment_bytes, salt, cipher: None, open: Mutex::new(open) })
+    }
+
+    /// The same log, whose groups are encrypted from now on if there is a cipher.
+    pub(crate) fn with_cipher(self, cipher: Option<Arc<DataCipher>>) -> LogFiles {
+        LogFiles { cipher, ..self }
     }
 
     /// Refuses a log that cannot be written at `end`, as something else has the name of its file.

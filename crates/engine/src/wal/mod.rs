@@ -19,6 +19,9 @@
 //! 5. Bytes count as a group only if they were written as one: they carry the store's salt. A value may hold all other
 //!    bytes of a group, at an offset where one might start, and a crash may tear the group before it.
 //!
+//! 6. The log of a store with keys is encrypted, group by group, by whoever writes it (`format::encrypt_group`): no
+//!    plaintext of it reaches a file or a log device.
+//!
 //! Lock order: page latches, then `state`, then the list of dirty pages. No lock is held across I/O;
 //! the leader owns the end of the files by `leading`.
 //!
@@ -366,6 +369,9 @@ impl Log {
             }
             let group = &mut aligned[..bytes.len()];
             group.copy_from_slice(bytes);
+            if let Some(cipher) = &self.files.cipher {
+                format::encrypt_group(group, *start, &**cipher);
+            }
             if i > 0 && !self.ordered {
                 self.files.sync()?;
             }

@@ -6,9 +6,9 @@ use lacuna_device::AlignedBuf;
 
 use super::{
     LogFiles,
-    format::{self, GroupRecords, SECTOR, Salt},
+    format::{self, GroupRecords, HEADER_BYTES, SECTOR},
 };
-use crate::types::{Lsn, Result};
+use crate::types::{Error, Lsn, Result};
 
 /// Bytes that are read at a time, at least.
 const READ_BYTES: usize = 1 << 20;
@@ -22,25 +22,27 @@ pub(crate) struct LogReader {
     /// The part of the buffer that is filled, and from which offset on; always of one file.
     filled: usize,
     buffer_at: Lsn,
+    /// What the last encrypted group holds.
+    plain: Vec<u8>,
 }
 
 /// A whole group.
 pub(crate) struct Group<'a> {
-    bytes: &'a [u8],
+    body: &'a [u8],
     start: Lsn,
-    salt: Salt,
 }
 
 impl Group<'_> {
     pub(crate) fn records(&self) -> GroupRecords<'_> {
-        format::open_group(self.bytes, self.start, self.salt).expect("verified when read").1
+        GroupRecords::new(self.body, self.start)
     }
 }
 
 impl LogReader {
     /// Reads from `at`, where a group starts.
     pub(crate) fn new(files: Arc<LogFiles>, at: Lsn) -> LogReader {
-        LogReader { files, at, epoch: 0, buffer: AlignedBuf::zeroed(0), filled: 0, buffer_at: Lsn(0) }
+        let buffer = AlignedBuf::zeroed(0);
+        LogReader { files, at, epoch: 0, buffer, filled: 0, buffer_at: Lsn(0), plain: Vec::new() }
     }
 
     /// Writes the group just read again. Where a sync once failed, what is read may be in a cache only.
@@ -84,7 +86,16 @@ impl LogReader {
         let end = Lsn(at.0 + bytes as u64);
         self.at = format::next_group(end);
         let offset = (at.0 - self.buffer_at.0) as usize;
-        Ok(Some(Group { bytes: &self.buffer[offset..offset + bytes], start: at, salt }))
+        let group = &self.buffer[offset..offset + bytes.next_multiple_of(SECTOR)];
+        let body = if format::is_encrypted(group) {
+            let unreadable = || Error::NoKey { what: "log".into() };
+            let cipher = self.files.cipher.as_deref().ok_or_else(unreadable)?;
+            format::decrypt_group(group, at, cipher, &mut self.plain);
+            &self.plain[..]
+        } else {
+            &group[HEADER_BYTES..bytes]
+        };
+        Ok(Some(Group { body, start: at }))
     }
 
     /// A beginning of a group after the offset where [`LogReader::next_group`] found none. A crash leaves none, because

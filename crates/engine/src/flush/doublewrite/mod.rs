@@ -236,8 +236,8 @@ fn restore_page(spaces: &Spaces, file: &dyn File, region: u64, entry: Entry, old
     let mut image = AlignedBuf::zeroed(space.slot_bytes());
     space.file().read_at(space.offset(page), &mut image)?;
     let mut open = |image: &mut [u8]| match open(image) {
-        // It is whole and of this page, and can be written without being decompressed.
-        Err(PageError::NotBuiltIn(_)) => Ok(lacuna_page::read_meta(image)),
+        // It is whole and of this page, and can be written without being decrypted and decompressed.
+        Err(PageError::NotBuiltIn(_) | PageError::Encrypted) => Ok(lacuna_page::read_meta(image)),
         opened => opened,
     };
     let in_place = open(&mut image).ok().map(|meta| Lsn(meta.lsn));

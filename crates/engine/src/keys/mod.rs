@@ -1,0 +1,358 @@
+//! The keys of an engine with encrypted tables.
+//!
+//! A person's or machine's *secret* opens a slot of a key block, which holds the engine's key: as in an encrypted store
+//! (`lacuna-crypt`), up to eight secrets, which come and go without a change of anything else. The engine's key encrypts
+//! no data. It wraps data keys: one for each encrypted table, one for the undo file, one for the log. A data key is
+//! random and never changes; it goes with its table.
+//!
+//! Two files hold the same: [`NAMES`]. In each, the key block is followed by entries, a sector for each wrapped key.
+//!
+//! Invariants:
+//!
+//! 1. A change is written to the first file, synced, then to the other, synced. So one copy is whole at any time. Each
+//!    copy of an entry counts, and of the key blocks the one with the greater number.
+//! 2. A key is durable before anything is encrypted with it, and is wiped only once nothing that it encrypted is left:
+//!    a table's after its file. A crash in between leaves a key of no table, which the next opening wipes.
+//! 3. A data key is for one table of one engine: both are authenticated with it. Numbers of tables are given once.
+//!
+//! What is encrypted how:
+//!
+//! - Pages: `lacuna_page::PageCipher`. Also in the doublewrite file, which holds images as they are. Undo pages hold
+//!   keys and values of all tables, so all of them are.
+//! - The log: `wal::format`. The log of an engine that has a key is encrypted as a whole: most of its records name
+//!   undo pages, which mix tables.
+//! - Names of tables, the catalog, lengths, and which page was written when are not.
+//!
+//! The lock is a leaf, held across I/O; only making and dropping tables take it.
+
+mod format;
+
+#[cfg(test)]
+pub(crate) use format::LAYOUT;
+
+use std::{collections::BTreeMap, fs, io::Read, sync::Arc};
+
+use lacuna_crypt::{KEY_BLOCK_BYTES, KeyBlock, Secret, SectorCipher, SlotInfo, SlotOptions, VolumeKey};
+use lacuna_device::{AlignedBuf, File, StreamHint, Vfs};
+use lacuna_page::PageCipher;
+use zerocopy::IntoBytes;
+
+use crate::{
+    mutant::{Rule, is_broken},
+    sync::Mutex,
+    types::{EngineKey, Error, Result, TableId},
+};
+use format::{ENTRIES_AT, ENTRIES_MAX, SECTOR};
+
+/// The files.
+pub(crate) const NAMES: [&str; 2] = ["keys", "keys-copy"];
+/// In the place of a table: the log's key. Users' tables have greater numbers.
+pub(crate) const LOG_KEY: TableId = TableId(2);
+/// Keys that the store has from the beginning: that of the undo file, and the log's.
+const SYSTEM_KEYS: [TableId; 2] = [TableId(1), LOG_KEY];
+
+/// The cipher of a table, of undo or of the log.
+pub(crate) struct DataCipher(SectorCipher);
+
+impl PageCipher for DataCipher {
+    fn encrypt(&self, tweak: u128, data: &mut [u8]) {
+        if !is_broken(Rule::DataEncrypted) {
+            self.0.encrypt_units(tweak, data);
+        }
+    }
+
+    fn decrypt(&self, tweak: u128, data: &mut [u8]) {
+        if !is_broken(Rule::DataEncrypted) {
+            self.0.decrypt_units(tweak, data);
+        }
+    }
+}
+
+/// The open key files.
+pub(crate) struct Keys {
+    vfs: Arc<dyn Vfs>,
+    uuid: [u8; 16],
+    root: VolumeKey,
+    entries: Mutex<Entries>,
+}
+
+/// What the files hold.
+#[derive(Default)]
+struct Entries {
+    /// Of each table that has a key: the sector, and the cipher unless the key does not open.
+    keys: BTreeMap<TableId, (usize, Option<Arc<DataCipher>>)>,
+    /// Sectors that may hold something.
+    sectors: usize,
+}
+
+fn refused(vfs: &dyn Vfs, reason: lacuna_crypt::Error) -> Error {
+    Error::Key { what: vfs.name().to_owned(), reason }
+}
+
+impl Keys {
+    /// Makes the files of an engine that has none, or none that ever counted, with `key` in the first slot; durable on
+    /// return. Until the control file says so they do not count.
+    pub(crate) fn create(vfs: &Arc<dyn Vfs>, key: &EngineKey) -> Result<()> {
+        let (block, root) = KeyBlock::create(random_uuid()?, &key.secret, &key.slot)
+            .map_err(|reason| refused(&**vfs, reason))?;
+        for name in NAMES {
+            match vfs.create(name, StreamHint::Data) {
+                Ok(_) | Err(lacuna_device::Error::Exists { .. }) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        vfs.sync()?;
+        for file in files(&**vfs)?.into_iter().flatten() {
+            file.set_len(0)?;
+            file.set_len(ENTRIES_AT)?;
+        }
+        write_block(&**vfs, &block)?;
+        let keys =
+            Keys { vfs: Arc::clone(vfs), uuid: block.uuid(), root, entries: Mutex::new(Entries::default()) };
+        SYSTEM_KEYS.iter().try_for_each(|table| keys.make(*table).map(drop))
+    }
+
+    /// Opens the files with a secret.
+    pub(crate) fn open(vfs: &Arc<dyn Vfs>, secret: &Secret) -> Result<Keys> {
+        let block = load_block(&**vfs)?;
+        let (_, root) = block.unlock(secret).map_err(|reason| refused(&**vfs, reason))?;
+        let uuid = block.uuid();
+        let mut entries = Entries::default();
+        for file in files(&**vfs)?.into_iter().flatten() {
+            let sectors = (file.len()?.saturating_sub(ENTRIES_AT) / SECTOR as u64).min(ENTRIES_MAX as u64);
+            entries.sectors = entries.sectors.max(sectors as usize);
+            let mut sector = AlignedBuf::zeroed(SECTOR);
+            for number in 0..sectors as usize {
+                file.read_at(ENTRIES_AT + (number * SECTOR) as u64, &mut sector)?;
+                let Some((table, wrapped)) = format::parse(&sector) else { continue };
+                let key = root.unwrap(&wrapped, &format::context(&uuid, table));
+                let cipher = key.map(|key| Arc::new(DataCipher(key.cipher())));
+                let known = entries.keys.get(&table).is_some_and(|(_, known)| known.is_some());
+                if !known {
+                    entries.keys.insert(table, (number, cipher));
+                }
+            }
+        }
+        Ok(Keys { vfs: Arc::clone(vfs), uuid, root, entries: Mutex::new(entries) })
+    }
+
+    /// The cipher of a table; `None` when it has no key, or one that does not open.
+    pub(crate) fn cipher(&self, table: TableId) -> Option<Arc<DataCipher>> {
+        self.entries.lock().keys.get(&table).and_then(|(_, cipher)| cipher.clone())
+    }
+
+    /// The cipher of the log or of undo, without which the engine cannot be opened.
+    pub(crate) fn system_cipher(&self, table: TableId) -> Result<Arc<DataCipher>> {
+        self.cipher(table).ok_or_else(|| Error::Corrupt {
+            what: format!("{}: {}", self.vfs.name(), NAMES[0]),
+            at: table.to_string(),
+            reason: "the key of the log or of undo is missing".into(),
+        })
+    }
+
+    /// Makes a key for a table that has none; durable on return (invariant 2).
+    pub(crate) fn make(&self, table: TableId) -> Result<Arc<DataCipher>> {
+        let mut entries = self.entries.lock();
+        assert!(!entries.keys.contains_key(&table), "a table's key never changes");
+        let key = VolumeKey::random().map_err(|reason| refused(&*self.vfs, reason))?;
+        let wrapped = self
+            .root
+            .wrap(&key, &format::context(&self.uuid, table))
+            .map_err(|reason| refused(&*self.vfs, reason))?;
+        let used: Vec<usize> = entries.keys.values().map(|(sector, _)| *sector).collect();
+        let number = (0..).find(|number| !used.contains(number)).expect("there is always another one");
+        if number >= ENTRIES_MAX {
+            return Err(Error::Full { what: format!("{}: {}", self.vfs.name(), NAMES[0]) });
+        }
+        let mut sector = AlignedBuf::zeroed(SECTOR);
+        let entry = format::encode(table, wrapped);
+        sector[..size_of_val(&entry)].copy_from_slice(entry.as_bytes());
+        self.put(number, &sector)?;
+        entries.sectors = entries.sectors.max(number + 1);
+        let cipher = Arc::new(DataCipher(key.cipher()));
+        entries.keys.insert(table, (number, Some(Arc::clone(&cipher))));
+        Ok(cipher)
+    }
+
+    /// Wipes the key of a table whose file is gone, durably.
+    pub(crate) fn forget(&self, table: TableId) -> Result<()> {
+        let mut entries = self.entries.lock();
+        let Some((number, _)) = entries.keys.get(&table) else { return Ok(()) };
+        self.put(*number, &AlignedBuf::zeroed(SECTOR))?;
+        entries.keys.remove(&table);
+        Ok(())
+    }
+
+    /// Wipes the keys of tables that are not there, and makes both files hold the same, as they do outside of a change.
+    pub(crate) fn settle(&self, is_there: impl Fn(TableId) -> bool) -> Result<()> {
+        let gone: Vec<TableId> =
+            self.entries.lock().keys.keys().copied().filter(|id| !is_there(*id)).collect();
+        gone.into_iter().try_for_each(|table| self.forget(table))?;
+        settle_block(&*self.vfs)?;
+        let entries = self.entries.lock();
+        let [Some(first), Some(second)] = files(&*self.vfs)? else { return Ok(()) };
+        let (mut one, mut other) = (AlignedBuf::zeroed(SECTOR), AlignedBuf::zeroed(SECTOR));
+        for (table, (number, _)) in &entries.keys {
+            let at = ENTRIES_AT + (number * SECTOR) as u64;
+            read_or_zeros(&*first, at, &mut one)?;
+            read_or_zeros(&*second, at, &mut other)?;
+            let is_whole = |sector: &[u8]| format::parse(sector).is_some_and(|(found, _)| found == *table);
+            match (is_whole(&one), is_whole(&other)) {
+                (true, false) => self.put(*number, &one)?,
+                (false, true) => self.put(*number, &other)?,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes a sector of both files (invariant 1).
+    fn put(&self, number: usize, sector: &AlignedBuf) -> Result<()> {
+        let at = ENTRIES_AT + (number * SECTOR) as u64;
+        put_in_both(&*self.vfs, at, sector)
+    }
+}
+
+/// Invariant 1.
+fn put_in_both(vfs: &dyn Vfs, at: u64, bytes: &AlignedBuf) -> Result<()> {
+    for name in NAMES {
+        let file = match vfs.open(name, StreamHint::Data) {
+            Err(lacuna_device::Error::NotFound { .. }) => {
+                let file = vfs.create(name, StreamHint::Data)?;
+                vfs.sync()?;
+                file
+            }
+            other => other?,
+        };
+        let end = at + bytes.len() as u64;
+        if file.len()? < end {
+            file.set_len(end)?;
+        }
+        file.write_at(at, bytes)?;
+        if !is_broken(Rule::KeysSynced) {
+            file.sync()?;
+        }
+    }
+    Ok(())
+}
+
+fn read_or_zeros(file: &dyn File, at: u64, sector: &mut AlignedBuf) -> Result<()> {
+    sector.fill(0);
+    if at + sector.len() as u64 <= file.len()? {
+        file.read_at(at, sector)?;
+    }
+    Ok(())
+}
+
+/// Those of the files that are there.
+fn files(vfs: &dyn Vfs) -> Result<[Option<Arc<dyn File>>; 2]> {
+    let mut found = [None, None];
+    for (slot, name) in found.iter_mut().zip(NAMES) {
+        match vfs.open(name, StreamHint::Data) {
+            Err(lacuna_device::Error::NotFound { .. }) => {}
+            other => *slot = Some(other?),
+        }
+    }
+    Ok(found)
+}
+
+fn read_blocks(vfs: &dyn Vfs) -> Result<Vec<Result<KeyBlock, String>>> {
+    let mut blocks = Vec::new();
+    for file in files(vfs)? {
+        let Some(file) = file else {
+            blocks.push(Err("a file is missing".into()));
+            continue;
+        };
+        if file.len()? < ENTRIES_AT {
+            blocks.push(Err("a file is too short".into()));
+            continue;
+        }
+        let mut bytes = AlignedBuf::zeroed(KEY_BLOCK_BYTES);
+        file.read_at(0, &mut bytes)?;
+        blocks.push(KeyBlock::parse(&bytes).map_err(|e| e.to_string()));
+    }
+    Ok(blocks)
+}
+
+/// The key block that counts.
+fn load_block(vfs: &dyn Vfs) -> Result<KeyBlock> {
+    let (mut newest, mut flaw): (Option<KeyBlock>, _) = (None, None);
+    for block in read_blocks(vfs)? {
+        match block {
+            Ok(block) if newest.as_ref().is_none_or(|known| known.sequence() < block.sequence()) => {
+                newest = Some(block);
+            }
+            Ok(_) => {}
+            Err(reason) => flaw = flaw.or(Some(reason)),
+        }
+    }
+    newest.ok_or_else(|| Error::Corrupt {
+        what: format!("{}: {}", vfs.name(), NAMES[0]),
+        at: "byte 0".into(),
+        reason: flaw.unwrap_or_default(),
+    })
+}
+
+fn write_block(vfs: &dyn Vfs, block: &KeyBlock) -> Result<()> {
+    let mut bytes = AlignedBuf::zeroed(KEY_BLOCK_BYTES);
+    bytes.copy_from_slice(&block.encode());
+    put_in_both(vfs, 0, &bytes)
+}
+
+/// Writes the key block that counts to both files, unless they hold it.
+fn settle_block(vfs: &dyn Vfs) -> Result<()> {
+    let newest = load_block(vfs)?;
+    let is_settled = read_blocks(vfs)?.iter().all(|block| block.as_ref() == Ok(&newest));
+    if is_settled { Ok(()) } else { write_block(vfs, &newest) }
+}
+
+/// A change of the secrets that open an engine's keys.
+#[derive(Clone, Debug)]
+pub enum KeyChange<'a> {
+    /// One more.
+    Add {
+        /// The secret.
+        new: &'a Secret,
+        /// How its slot is made.
+        options: &'a SlotOptions,
+    },
+    /// One fewer: not the one that the change is made with.
+    Remove {
+        /// Its slot.
+        slot: usize,
+    },
+    /// Another one instead of that which the change is made with.
+    Rotate {
+        /// The secret.
+        new: &'a Secret,
+        /// How its slot is made.
+        options: &'a SlotOptions,
+    },
+}
+
+/// Changes the secrets; returns the slot that changed. No data is written anew.
+pub(crate) fn change(vfs: &dyn Vfs, secret: &Secret, change: &KeyChange<'_>) -> Result<usize> {
+    let block = load_block(vfs)?;
+    let changed = match *change {
+        KeyChange::Add { new, options } => block.add(secret, new, options),
+        KeyChange::Remove { slot } => block.remove(secret, slot).map(|block| (block, slot)),
+        KeyChange::Rotate { new, options } => block.rotate(secret, new, options),
+    };
+    let (block, slot) = changed.map_err(|reason| refused(vfs, reason))?;
+    write_block(vfs, &block)?;
+    Ok(slot)
+}
+
+/// The slots in use.
+pub(crate) fn list(vfs: &dyn Vfs) -> Result<Vec<SlotInfo>> {
+    Ok(load_block(vfs)?.slots())
+}
+
+fn random_uuid() -> Result<[u8; 16]> {
+    const SOURCE: &str = "/dev/urandom";
+    let mut uuid = [0; 16];
+    fs::File::open(SOURCE)
+        .and_then(|mut source| source.read_exact(&mut uuid))
+        .map_err(|error| lacuna_device::Error::io(SOURCE, error))?;
+    Ok(uuid)
+}

@@ -1,0 +1,490 @@
+//! Encrypted tables: what lies in files and on a log device, which keys open what, and what is lost with a key. Power
+//! cuts are in `crash`, but for those that hit the keys.
+
+use std::{
+    ops::{Bound, ControlFlow},
+    sync::Arc,
+};
+
+use lacuna_device::{AlignedBuf, LogDevice, MemVfs, SECTOR, StreamHint, Vfs, log_device::MappedMemory};
+use lacuna_engine::{
+    Algorithm, Direction, Doublewrite, EngineKey, Error, KeyChange, KeyCost, KeyOptions, LogDeviceVfs,
+    Result, Secret, Store, StoreOptions, Table, TableKind, TableOptions,
+};
+use lacuna_sim::{SeededRng, SimVfs, for_each_seed};
+
+/// No compression or packing takes it apart: it is in plain tables, and keys.
+const MARK: &[u8] = b"marked plaintext";
+const KEYS: [&str; 2] = ["keys", "keys-copy"];
+/// Bytes of the key block.
+const BLOCK_BYTES: usize = 4096;
+
+fn key(secret: &str) -> EngineKey {
+    let slot = KeyOptions { cost: KeyCost::MIN, ..KeyOptions::default() };
+    EngineKey { secret: Secret::new(secret).expect("a secret"), slot }
+}
+
+fn options(secret: Option<&str>) -> StoreOptions {
+    StoreOptions { pool_bytes: 1 << 20, background: false, key: secret.map(key), ..StoreOptions::default() }
+}
+
+fn plain() -> TableOptions {
+    TableOptions::default().page_bytes(4096)
+}
+
+fn lz4() -> TableOptions {
+    TableOptions::compressed(Algorithm::Lz4).page_bytes(8192)
+}
+
+fn marked(number: u64) -> Vec<u8> {
+    [MARK, &number.to_be_bytes()].concat()
+}
+
+fn put(store: &Store, table: &Table, keys: std::ops::Range<u64>, bytes: usize) -> Result<()> {
+    for number in keys {
+        let mut txn = store.begin();
+        let value = MARK.iter().copied().cycle().skip(number as usize % 16).take(bytes).collect::<Vec<_>>();
+        txn.put(table, &marked(number), &value)?;
+        txn.commit()?;
+    }
+    Ok(())
+}
+
+fn count(store: &Store, name: &str) -> Result<u64> {
+    let table = store.table(name)?.expect("made before");
+    let mut records = 0;
+    store.begin().scan(&table, Bound::Unbounded, Bound::Unbounded, Direction::Forward, |key, _| {
+        assert!(key.starts_with(MARK));
+        records += 1;
+        ControlFlow::Continue(())
+    })?;
+    Ok(records)
+}
+
+fn bytes_of(vfs: &dyn Vfs, name: &str) -> AlignedBuf {
+    let file = vfs.open(name, StreamHint::Data).expect("open");
+    let mut bytes = AlignedBuf::zeroed((file.len().expect("len") as usize).next_multiple_of(SECTOR));
+    file.read_at(0, &mut bytes).expect("read");
+    bytes
+}
+
+/// The first letters of the files in which the mark is found.
+fn marked_files(vfs: &dyn Vfs, found: &mut String) {
+    for name in vfs.list().expect("list") {
+        let name = &name[..name.len().min(9)];
+        let is_log = name.starts_with("wal");
+        let file =
+            vfs.list().expect("list").into_iter().find(|other| other.starts_with(name)).expect("there");
+        // Of the log, what was not given back; it begins anywhere.
+        let bytes = if is_log { log_bytes(vfs, &file) } else { bytes_of(vfs, &file).to_vec() };
+        if bytes.windows(MARK.len()).any(|window| window == MARK) && !found.contains(&name[..2]) {
+            found.push_str(&name[..2]);
+        }
+    }
+}
+
+fn log_bytes(vfs: &dyn Vfs, name: &str) -> Vec<u8> {
+    let file = vfs.open(name, StreamHint::Log).expect("open");
+    let mut all = Vec::new();
+    let mut sector = AlignedBuf::zeroed(1 << 16);
+    for at in (0..file.len().expect("len").min(32 << 20)).step_by(1 << 16) {
+        if file.read_at(at, &mut sector).is_ok() {
+            all.extend_from_slice(&sector);
+        }
+    }
+    all
+}
+
+/// All that puts keys and values anywhere: inserts, edits, replaced and deleted values, long ones, savepoints, a
+/// transaction that is open, histories, a checkpoint, a rollback in recovery. Returns in which files the mark was found.
+fn marked_workload(vfs: &Arc<dyn Vfs>, options: &StoreOptions, tables: [TableOptions; 2]) -> String {
+    let mut found = String::new();
+    let store = Store::open(vfs.clone(), options.clone()).expect("open");
+    for (name, options) in ["plain", "lz4"].iter().zip(tables) {
+        let table = store.create_table(name, options).expect("create");
+        let reader = store.begin();
+        assert_eq!(reader.get(&table, b"x").expect("get"), None);
+        put(&store, &table, 0..300, 150).expect("put");
+        put(&store, &table, 100..150, 151).expect("put");
+        put(&store, &table, 200..230, 150).expect("put");
+        put(&store, &table, 300..303, 60_000).expect("long ones");
+        let mut txn = store.begin();
+        for number in 0..50 {
+            txn.delete(&table, &marked(number)).expect("delete");
+        }
+        txn.commit().expect("commit");
+        marked_files(&**vfs, &mut found);
+        store.checkpoint().expect("checkpoint");
+        marked_files(&**vfs, &mut found);
+        drop(reader);
+    }
+    let table = store.table("plain").expect("look up").expect("there");
+    let mut open = store.begin();
+    for number in 400..500 {
+        open.put(&table, &marked(number), MARK).expect("put");
+    }
+    store.checkpoint().expect("checkpoint");
+    open.put(&table, &marked(500), MARK).expect("put");
+    marked_files(&**vfs, &mut found);
+    std::mem::forget(open);
+    drop((table, store));
+    let store = Store::open(vfs.clone(), options.clone()).expect("recover");
+    marked_files(&**vfs, &mut found);
+    assert_eq!((count(&store, "plain").unwrap(), count(&store, "lz4").unwrap()), (253, 253));
+    store.check().expect("check");
+    store.optimize("plain", |_| ControlFlow::Continue(())).expect("optimize");
+    store.close().expect("close");
+    marked_files(&**vfs, &mut found);
+    found
+}
+
+#[test]
+fn nothing_of_a_marked_workload_lies_in_the_files() {
+    let twice = |secret| StoreOptions { doublewrite: Doublewrite::On, ..options(secret) };
+    let vfs: Arc<dyn Vfs> = SimVfs::new(1);
+    let found = marked_workload(&vfs, &twice(None), [plain(), lz4()]);
+    for file in ["wa", "t0", "do"] {
+        assert!(found.contains(file), "the search finds it in {file}*: {found}");
+    }
+    let vfs: Arc<dyn Vfs> = SimVfs::new(1);
+    let found = marked_workload(&vfs, &twice(Some("secret")), [plain().encrypted(), lz4().encrypted()]);
+    assert_eq!(found, "");
+}
+
+#[test]
+fn nothing_of_a_marked_workload_lies_on_the_log_device() {
+    for secret in [None, Some("secret")] {
+        let memory = Arc::new(MappedMemory::anonymous(8 << 20).expect("memory"));
+        let device: Arc<dyn LogDevice> = memory.clone();
+        let vfs: Arc<dyn Vfs> = LogDeviceVfs::format(MemVfs::new(), device, false).expect("format");
+        let store = Store::open(vfs, options(secret)).expect("open");
+        let table = store.create_table("t", TableOptions { encrypted: secret.is_some(), ..plain() });
+        put(&store, &table.expect("create"), 0..300, 100).expect("put");
+        let mut bytes = vec![0; 8 << 20];
+        memory.read_at(0, &mut bytes).expect("read");
+        let is_found = bytes.windows(MARK.len()).any(|window| window == MARK);
+        assert_eq!(is_found, secret.is_none(), "{secret:?}");
+    }
+}
+
+/// Undo of encrypted tables is in pages that plain ones share.
+#[test]
+fn tables_that_are_not_encrypted_lie_beside_others() {
+    let vfs: Arc<dyn Vfs> = MemVfs::new();
+    let found = marked_workload(&vfs, &options(Some("secret")), [plain(), lz4().encrypted()]);
+    assert_eq!(found, "t0", "the plain table, neither undo nor log");
+    let store = Store::open(vfs, options(Some("secret"))).expect("open");
+    let encrypted: Vec<bool> = ["lz4", "plain"]
+        .map(|name| {
+            let images = store.images(name).expect("images");
+            assert!(images.encrypted == 0 || images.encrypted == images.pages.values().sum());
+            images.encrypted > 0
+        })
+        .into();
+    assert_eq!(encrypted, [true, false]);
+    let infos = store.tables().expect("tables");
+    assert_eq!(infos.iter().map(|info| info.options.encrypted).collect::<Vec<_>>(), encrypted);
+}
+
+#[test]
+fn what_keeps_a_store_closed_is_said_in_one_line() {
+    let [plain_vfs, vfs] = [None, Some("secret")].map(|secret| {
+        let vfs: Arc<dyn Vfs> = MemVfs::new();
+        Store::open(vfs.clone(), options(secret)).expect("open").close().expect("close");
+        vfs
+    });
+    for open in [Store::open, Store::open_read_only] {
+        for (vfs, secret, want) in [
+            (&vfs, Some("wrong"), "wrong key: it opens none of 1 key slots"),
+            (&vfs, None, "its tables are encrypted, and no key was given"),
+            (&plain_vfs, Some("secret"), "its tables have no keys, but one was given"),
+        ] {
+            let error = open(vfs.clone(), options(secret)).map(drop).expect_err("refused").to_string();
+            assert!(error.ends_with(want) && !error.contains('\n'), "{error}");
+        }
+        drop(open(vfs.clone(), options(Some("secret"))).expect("the right one"));
+    }
+    let store = Store::open(plain_vfs, options(None)).expect("open");
+    let error = store.create_table("t", plain().encrypted()).map(drop).expect_err("no keys").to_string();
+    assert!(error.contains("the store has no keys"), "{error}");
+    let row = TableOptions::row_compressed(8).encrypted();
+    assert!(matches!(store.create_table("t", row), Err(Error::BadOption { what: "encrypted", .. })));
+}
+
+/// Where the entry of a table is in the key files.
+fn entry_of(vfs: &dyn Vfs, table: u32) -> usize {
+    let bytes = bytes_of(vfs, KEYS[0]);
+    let sectors = (BLOCK_BYTES..bytes.len()).step_by(SECTOR);
+    let is_its =
+        |at: &usize| bytes[*at..].starts_with(b"LcKE") && bytes[at + 12..][..4] == table.to_le_bytes();
+    sectors.into_iter().find(is_its).expect("an entry")
+}
+
+fn overwrite(vfs: &dyn Vfs, name: &str, at: usize, bytes: &[u8]) {
+    let file = vfs.open(name, StreamHint::Data).expect("open");
+    let mut aligned = AlignedBuf::zeroed(bytes.len());
+    aligned.copy_from_slice(bytes);
+    file.write_at(at as u64, &aligned).expect("write");
+}
+
+fn two_tables(vfs: &Arc<dyn Vfs>) {
+    let store = Store::open(vfs.clone(), options(Some("secret"))).expect("open");
+    for name in ["one", "other"] {
+        let table = store.create_table(name, plain().encrypted()).expect("create");
+        put(&store, &table, 0..100, 100).expect("put");
+    }
+    store.close().expect("close");
+}
+
+#[test]
+fn a_table_whose_key_is_lost_refuses_while_others_work() {
+    let vfs: Arc<dyn Vfs> = MemVfs::new();
+    two_tables(&vfs);
+    let at = entry_of(&*vfs, 16);
+    KEYS.iter().for_each(|name| overwrite(&*vfs, name, at, &[0; SECTOR]));
+    let store = Store::open(vfs.clone(), options(Some("secret"))).expect("open");
+    let is_locked = |outcome: Result<()>| {
+        let error = outcome.expect_err("locked").to_string();
+        assert_eq!(error, "table 16: encrypted, and its key is missing or damaged");
+    };
+    let one = store.table("one").expect("look up").expect("there");
+    is_locked(store.begin().get(&one, b"k").map(drop));
+    is_locked(store.begin().put(&one, b"k", b"v"));
+    is_locked(store.set_encrypted("one", false));
+    is_locked(store.optimize("one", |_| ControlFlow::Continue(())).map(drop));
+    let other = store.table("other").expect("look up").expect("there");
+    put(&store, &other, 100..200, 100).expect("put");
+    assert_eq!(count(&store, "other").expect("count"), 200);
+    let third = store.create_table("third", plain().encrypted()).expect("create");
+    put(&store, &third, 0..10, 100).expect("put");
+    let locked: Vec<bool> = store.tables().expect("tables").iter().map(|info| info.is_locked).collect();
+    assert_eq!(locked, [true, false, false]);
+    let checks = store.check().expect("sound as far as it can be seen");
+    assert_eq!(checks.iter().map(|check| check.is_locked).collect::<Vec<_>>(), [false, true, false, false]);
+    drop((one, other, third));
+    store.close().expect("close");
+    // The images of the locked table are verified all the same.
+    overwrite(&*vfs, "t00000016.4k", 4096 + SECTOR, &[9; SECTOR]);
+    let store = Store::open(vfs.clone(), options(Some("secret"))).expect("open");
+    let error = store.check().expect_err("damaged").to_string();
+    assert!(error.contains("t00000016.4k") && error.contains("checksum"), "{error}");
+    store.drop_table("one").expect("drop");
+    store.check().expect("check");
+}
+
+/// Destroying a key destroys the table.
+#[test]
+fn the_key_of_a_table_goes_with_it() {
+    let vfs: Arc<dyn Vfs> = MemVfs::new();
+    two_tables(&vfs);
+    let at = entry_of(&*vfs, 16);
+    let before = bytes_of(&*vfs, KEYS[0])[at..at + SECTOR].to_vec();
+    let store = Store::open(vfs.clone(), options(Some("secret"))).expect("open");
+    store.drop_table("one").expect("drop");
+    for name in KEYS {
+        assert!(!bytes_of(&*vfs, name).windows(104).any(|window| *window == before[16..120]), "{name}");
+    }
+    let table = store.create_table("one", plain().encrypted()).expect("create");
+    put(&store, &table, 0..10, 10).expect("put");
+    assert_eq!(entry_of(&*vfs, 18), at, "the place is used again");
+}
+
+#[test]
+fn secrets_come_and_go_and_no_data_is_written_anew() {
+    let vfs: Arc<dyn Vfs> = MemVfs::new();
+    two_tables(&vfs);
+    let files = || -> Vec<Vec<u8>> {
+        let names = vfs.list().expect("list").into_iter().filter(|name| !name.starts_with("wal"));
+        names.filter(|name| name != "control").map(|name| bytes_of(&*vfs, &name).to_vec()).collect()
+    };
+    let before = files();
+    let secret = |text: &str| Secret::new(text).expect("a secret");
+    let slot = key("any").slot;
+    let (new, third) = (secret("new"), secret("third"));
+    let change = |with: &str, change: &KeyChange<'_>| Store::change_keys(&vfs, &secret(with), change);
+    let rotate = KeyChange::Rotate { new: &new, options: &slot };
+    assert!(matches!(change("wrong", &rotate), Err(Error::Key { .. })));
+    assert_eq!(change("secret", &rotate).expect("rotate"), 0);
+    assert_eq!(change("new", &KeyChange::Add { new: &third, options: &slot }).expect("add"), 1);
+    let changed = files().iter().zip(&before).filter(|(now, then)| now != then).count();
+    assert_eq!(changed, 2, "the key files");
+    assert!(matches!(Store::open(vfs.clone(), options(Some("secret"))), Err(Error::Key { .. })));
+    assert!(matches!(change("new", &KeyChange::Remove { slot: 0 }), Err(Error::Key { .. })), "its own");
+    change("third", &KeyChange::Remove { slot: 0 }).expect("remove");
+    assert!(matches!(Store::open(vfs.clone(), options(Some("new"))), Err(Error::Key { .. })));
+    assert_eq!(Store::keys(&vfs).expect("keys").len(), 1);
+    let store = Store::open(vfs.clone(), options(Some("third"))).expect("open");
+    assert_eq!(count(&store, "one").expect("count"), 100);
+    // Also while it is open.
+    change("third", &KeyChange::Rotate { new: &new, options: &slot }).expect("rotate");
+    store.create_table("more", plain().encrypted()).expect("create");
+    store.close().expect("close");
+    let store = Store::open(vfs.clone(), options(Some("new"))).expect("open");
+    assert_eq!(store.tables().expect("tables").len(), 3);
+}
+
+#[test]
+fn a_store_that_exists_gets_keys_and_its_tables_are_encrypted_in_place() {
+    let vfs: Arc<dyn Vfs> = MemVfs::new();
+    let store = Store::open(vfs.clone(), options(None)).expect("open");
+    let table = store.create_table("t", plain()).expect("create");
+    put(&store, &table, 0..200, 100).expect("put");
+    assert!(matches!(Store::create_keys(&vfs, &key("secret")), Err(Error::Busy { .. })));
+    drop((table, store));
+    Store::create_keys(&vfs, &key("secret")).expect("create keys");
+    assert!(matches!(Store::create_keys(&vfs, &key("other")), Err(Error::BadStore { .. })));
+    let store = Store::open(vfs.clone(), options(Some("secret"))).expect("recover");
+    for (is_encrypted, kind) in
+        [(true, lz4().kind), (true, TableKind::Plain), (false, TableKind::Plain), (true, lz4().kind)]
+    {
+        store.set_encrypted("t", is_encrypted).expect("set");
+        store.alter_table("t", kind).expect("alter");
+        store.optimize("t", |_| ControlFlow::Continue(())).expect("optimize");
+        let images = store.images("t").expect("images");
+        let pages: u64 = images.pages.values().sum();
+        assert_eq!(images.encrypted, if is_encrypted { pages } else { 0 });
+        assert_eq!(count(&store, "t").expect("count"), 200);
+        store.check().expect("check");
+    }
+    let row = TableOptions::row_compressed(4).kind;
+    assert!(matches!(store.alter_table("t", row), Err(Error::BadOption { what: "encrypted", .. })));
+    store.close().expect("close");
+    let found = |vfs: &dyn Vfs| {
+        let bytes = bytes_of(vfs, "t00000016.4k");
+        bytes.windows(MARK.len()).any(|window| window == MARK)
+    };
+    assert!(!found(&*vfs), "optimizing left nothing of the plain images in the file");
+}
+
+/// Either copy is enough, also of a part; the next opening restores the other.
+#[test]
+fn either_of_both_key_files_is_enough() {
+    for name in KEYS {
+        let vfs: Arc<dyn Vfs> = MemVfs::new();
+        two_tables(&vfs);
+        let whole = bytes_of(&*vfs, name).to_vec();
+        for damage in 0..4 {
+            match damage {
+                0 => vfs.remove(name).expect("remove"),
+                1 => overwrite(&*vfs, name, 0, &[7; BLOCK_BYTES]),
+                2 => overwrite(&*vfs, name, BLOCK_BYTES, &vec![7; whole.len() - BLOCK_BYTES]),
+                _ => vfs.open(name, StreamHint::Data).expect("open").set_len(0).expect("cut"),
+            }
+            let store = Store::open(vfs.clone(), options(Some("secret"))).expect("open");
+            assert_eq!(count(&store, "one").expect("count") + count(&store, "other").expect("count"), 200);
+            store.close().expect("close");
+            assert!(*bytes_of(&*vfs, name) == *whole, "{name} is restored");
+        }
+    }
+}
+
+/// Each number of operations after which the power may fail while encrypted tables are made, filled and dropped: there
+/// is the key of each table that is there, and of no other.
+#[test]
+fn power_cuts_leave_each_table_with_its_key() {
+    for_each_seed(12, |seed| {
+        let mut has_cut = true;
+        for cut in 1.. {
+            if !has_cut {
+                break;
+            }
+            let vfs = SimVfs::new(seed ^ cut << 32);
+            let place: Arc<dyn Vfs> = vfs.clone();
+            two_tables(&place);
+            let store = Store::open(place.clone(), options(Some("secret"))).expect("open");
+            // Some cuts only: each takes a store of its own.
+            let mut rng = SeededRng::new(seed + cut);
+            vfs.set_cut_after(cut * 3 + rng.below(3));
+            let work = || -> Result<()> {
+                let table = store.create_table("third", lz4().encrypted())?;
+                put(&store, &table, 0..20, 100)?;
+                store.checkpoint()?;
+                store.drop_table("one")?;
+                store.create_table("fourth", plain().encrypted()).map(drop)
+            };
+            has_cut = work().is_err();
+            vfs.power_cycle();
+            drop(store);
+            let store = Store::open(place.clone(), options(Some("secret"))).expect("recover");
+            for info in store.tables().expect("tables") {
+                assert!(!info.is_locked, "{} has lost its key", info.name);
+                let want = match info.name.as_str() {
+                    "third" => 20,
+                    "fourth" => 0,
+                    _ => 100,
+                };
+                let found = count(&store, &info.name).expect("count");
+                assert!(found == want || (info.name == "third" && found < want), "{}: {found}", info.name);
+            }
+            store.check().expect("check");
+            let tables = store.tables().expect("tables").len();
+            let keys = bytes_of(&*place, KEYS[0]);
+            let entries = (BLOCK_BYTES..keys.len()).step_by(SECTOR);
+            let entries = entries.filter(|at| keys[*at..].starts_with(b"LcKE")).count();
+            assert_eq!(entries, tables + 2, "of tables, undo and the log");
+        }
+    });
+}
+
+#[test]
+fn power_cuts_while_secrets_change_leave_the_old_or_the_new_one() {
+    for_each_seed(40, |seed| {
+        let vfs = SimVfs::new(seed);
+        let place: Arc<dyn Vfs> = vfs.clone();
+        two_tables(&place);
+        let [old, new] = ["secret", "new"].map(|text| Secret::new(text).expect("a secret"));
+        let slot = key("any").slot;
+        vfs.set_cut_after(seed % 5);
+        let rotate = KeyChange::Rotate { new: &new, options: &slot };
+        let changed = Store::change_keys(&place, &old, &rotate);
+        vfs.power_cycle();
+        let by_old = Store::open(place.clone(), options(Some("secret"))).map(drop);
+        let by_new = Store::open(place.clone(), options(Some("new"))).map(drop);
+        assert!(by_old.is_ok() != by_new.is_ok(), "one of them: {by_old:?}, {by_new:?}");
+        assert!(changed.is_err() || by_new.is_ok(), "what returned counts");
+        // Whichever it is, both files have it from then on.
+        let right = if by_new.is_ok() { "new" } else { "secret" };
+        place.remove(KEYS[0]).expect("remove");
+        drop(Store::open(place.clone(), options(Some(right))).expect("the other copy"));
+    });
+}
+
+/// Key files of random bytes, and entries of other tables: an error, or a table that refuses.
+#[test]
+fn forged_key_files_are_errors_or_harmless() {
+    for_each_seed(60, |seed| {
+        let mut rng = SeededRng::new(seed);
+        let vfs: Arc<dyn Vfs> = MemVfs::new();
+        two_tables(&vfs);
+        let len = bytes_of(&*vfs, KEYS[0]).len();
+        for _ in 0..1 + rng.below(4) {
+            let at = rng.below((len / SECTOR) as u64) as usize * SECTOR;
+            let mut sector = bytes_of(&*vfs, KEYS[0])[at..at + SECTOR].to_vec();
+            match rng.below(3) {
+                0 => rng.fill(&mut sector),
+                1 => sector[rng.below(128) as usize] ^= 1 << rng.below(8),
+                _ => {
+                    // An entry under another table's number, sealed.
+                    let (from, to) = (16 + rng.below(2) as u32, 16 + rng.below(4) as u32);
+                    sector.copy_from_slice(&bytes_of(&*vfs, KEYS[0])[at..at + SECTOR]);
+                    if sector.starts_with(b"LcKE") && sector[12..16] == from.to_le_bytes() {
+                        sector[12..16].copy_from_slice(&to.to_le_bytes());
+                        sector[8..12].fill(0);
+                        let checksum = lacuna_crc::crc32c(&sector[..120]);
+                        sector[8..12].copy_from_slice(&checksum.to_le_bytes());
+                    }
+                }
+            }
+            KEYS.iter().for_each(|name| overwrite(&*vfs, name, at, &sector));
+        }
+        let Ok(store) = Store::open(vfs.clone(), options(Some("secret"))) else { return };
+        for info in store.tables().expect("tables") {
+            match count(&store, &info.name) {
+                Ok(records) => assert_eq!(records, 100),
+                Err(Error::TableLocked { .. }) => assert!(info.is_locked),
+                Err(e) => panic!("{e}"),
+            }
+        }
+        store.check().expect("check");
+    });
+}
