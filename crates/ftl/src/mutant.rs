@@ -78,6 +78,8 @@ lacuna_mutants::breakable_rules! {
     LogFenced = "log-fenced",
     /// The mark on the log device moves past frames before a segment is reused that they name.
     LogMarkDurable = "log-mark-durable",
+    /// The newest header is durable before the other one is written over (ring invariant 4).
+    LogHeaderRenewed = "log-header-renewed",
     /// Frames of an older epoch are void.
     LogEpochCounts = "log-epoch-counts",
     /// What the log device says was acknowledged must be there.

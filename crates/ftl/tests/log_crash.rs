@@ -163,6 +163,43 @@ fn recovery_does_not_lean_on_frames_that_are_not_durable() {
     }
 }
 
+/// An opening that ends while it writes a header leaves one that a power cut can still take. The next one must not write
+/// over the older one before that is durable.
+#[test]
+fn a_header_that_is_not_durable_yet_is_not_leaned_on() {
+    let devices: [fn(&SimDevice, u64) -> TestLog; 2] = [
+        |device, seed| TestLog::memory(device, 128 << 10, seed),
+        |device, seed| TestLog::blocks(device, 128 << 10, 4096, seed),
+    ];
+    for (log, seed) in devices.iter().flat_map(|log| (0..8).map(move |seed| (log, seed))) {
+        let mut run = Run::on(seed, Load::Mixed, |device| Some(log(device, seed)));
+        let ftl = run.open().unwrap();
+        run.work(&ftl, 20).unwrap();
+        drop(ftl);
+        for syncs in 1.. {
+            let mut run = run.fork(seed * 100 + syncs);
+            run.log.as_ref().expect("it has one").fail_after(1000, syncs);
+            let opened = run.open();
+            run.log.as_ref().expect("it has one").heal();
+            if opened.is_ok() {
+                break;
+            }
+            run.device.sim().kill();
+            for cut in 1.. {
+                let mut run = run.fork(seed * 1000 + cut);
+                run.device.sim().set_cut_after(cut);
+                let finished = run.open().is_ok();
+                run.power_cycle();
+                let ftl = run.open().unwrap();
+                run.compare(&ftl);
+                if finished {
+                    break;
+                }
+            }
+        }
+    }
+}
+
 #[test]
 #[ignore = "run by the mutation tests"]
 fn some_cuts() {

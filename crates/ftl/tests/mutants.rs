@@ -83,6 +83,7 @@ const RULES: &[(&str, &str)] = &[
     ("log-written-back", "log_crash::some_cuts"),
     ("log-fenced", "log_crash::some_cuts"),
     ("log-mark-durable", "log_crash::some_cuts"),
+    ("log-header-renewed", "log_crash::a_header_that_is_not_durable_yet_is_not_leaned_on"),
     ("log-epoch-counts", "log_crash::some_cuts"),
     ("log-list-dropped", "log_device::a_flush_of_more_than_is_worth_logging_goes_to_the_flash"),
     ("log-acknowledged-counts", "log_device::an_older_copy_of_the_flash_is_noticed_by_the_mark"),

@@ -9,7 +9,7 @@ use lacuna_device::{LogDevice, Vfs};
 use lacuna_engine::{Error, LogDeviceVfs};
 use lacuna_sim::{SeededRng, SimMemory};
 
-use super::rigs::{Flash, Rig};
+use super::rigs::{Flash, Rig, fail_some};
 
 /// The file system on the simulated device, and the log in simulated memory on the same power.
 pub(crate) struct FlashAndMemory {
@@ -64,21 +64,25 @@ impl Rig for FlashAndMemory {
         self.memory.power_cycle();
     }
 
-    /// Memory needs no cache of the system's.
+    /// What was not fenced stays in the processors' caches, and a power cut may take it later.
     fn kill(&self) {
         self.flash.kill();
     }
 
     fn fail(&self, rng: &mut SeededRng) {
-        self.flash.fail(rng);
+        match rng.chance(50) {
+            true => fail_some(rng, |writes| self.memory.fail_writes_after(writes), || self.memory.fail_sync()),
+            false => self.flash.fail(rng),
+        }
     }
 
     fn heal(&self) {
         self.flash.heal();
+        self.memory.heal();
     }
 
     fn may_fail(&self) -> bool {
-        self.flash.may_fail()
+        self.flash.may_fail() || self.memory.is_failing()
     }
 
     fn upkeep(&self, rng: &mut SeededRng) {

@@ -62,7 +62,7 @@ pub(crate) fn recover<T>(
 }
 
 /// One failure or the other.
-fn fail_some(rng: &mut SeededRng, writes: impl FnOnce(u64), sync: impl FnOnce()) {
+pub(crate) fn fail_some(rng: &mut SeededRng, writes: impl FnOnce(u64), sync: impl FnOnce()) {
     if rng.chance(50) { writes(1 + rng.below(60)) } else { sync() }
 }
 

@@ -216,6 +216,7 @@ impl Journal {
         let mark = Mark { sequence: sequence + 2, epoch, settled_seq, ..Mark::default() };
         // Both, so that damage to one of them does not void this epoch's frames.
         let put = MutexGuard::unlocked(&mut log, || {
+            ring.renew_header(sequence)?;
             ring.put_mark(Mark { sequence: sequence + 1, ..mark })?;
             ring.put_mark(mark)
         });

@@ -13,6 +13,8 @@
 //!    must be theirs: those of an older epoch were settled when that ended. A group is begun when the one before is
 //!    durable, so a frame of a later group behind the end is no torn write but damage.
 //! 4. A header is written where the older one was, and made durable before any place is used again that only it frees.
+//!    The newer one is durable by then: the one that opening found may have been on its way when its process ended, or
+//!    its sync failed, so it is written again first.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -143,11 +145,18 @@ fn headers(device: &dyn LogDevice) -> Result<Vec<LogHeader>> {
 
 /// Makes `header` durable in the place of the older one.
 fn put(device: &dyn LogDevice, header: &LogHeader) -> device::Result<()> {
-    let len = size_of::<LogHeaderRaw>().next_multiple_of(header.unit_bytes as usize);
-    let mut block = AlignedBuf::zeroed(len);
+    let mut block = AlignedBuf::zeroed(header_bytes(header.unit_bytes.into()));
     block[..size_of::<LogHeaderRaw>()].copy_from_slice(header.to_raw().as_bytes());
-    let at = LOG_HEADERS[(header.sequence % 2) as usize];
-    device.persist(at, &block)
+    device.persist(header_at(header.sequence), &block)
+}
+
+fn header_at(sequence: u64) -> u64 {
+    LOG_HEADERS[(sequence % 2) as usize]
+}
+
+/// Bytes that are written of a header.
+fn header_bytes(unit_bytes: u64) -> usize {
+    size_of::<LogHeaderRaw>().next_multiple_of(unit_bytes as usize)
 }
 
 /// The log device of the store `uuid`, which it knows as `log`, and the newest header on it.
@@ -195,6 +204,17 @@ impl Ring {
         let left = self.bytes - position % self.bytes;
         let start = if len > left { position + left } else { position };
         (start, start + len)
+    }
+
+    /// Writes the header with number `sequence`, the newest one, again as it is.
+    pub(crate) fn renew_header(&self, sequence: u64) -> device::Result<()> {
+        if is_broken(Rule::LogHeaderRenewed) {
+            return Ok(());
+        }
+        let at = header_at(sequence);
+        let mut block = AlignedBuf::zeroed(header_bytes(self.unit_bytes));
+        self.device.read_at(at, &mut block)?;
+        self.device.persist(at, &block)
     }
 
     /// Makes `mark` durable.

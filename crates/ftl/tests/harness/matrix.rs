@@ -63,7 +63,7 @@ pub(crate) struct Run {
     /// Half of the stores are encrypted.
     key: Key,
     /// The log device, if the store has one; see [`super::log_device`].
-    log: Option<TestLog>,
+    pub(crate) log: Option<TestLog>,
     /// How many of `since` are flushed: with a log device perhaps only there, so a store that goes on without it need
     /// not have them.
     logged: usize,
