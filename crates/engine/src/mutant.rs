@@ -30,6 +30,8 @@ lacuna_mutants::breakable_rules! {
     CheckpointsSynced = "checkpoints-synced",
     /// What a log device gives back is zero before it is used again (ring invariant 1).
     FreedLogIsZero = "freed-log-is-zero",
+    /// What is found on a log device is durable before anything is built on it (ring invariant 5).
+    FoundLogSettled = "found-log-settled",
     /// What is written to a log device is written back (ring invariant 4).
     LogWrittenBack = "log-written-back",
     /// And waited for.

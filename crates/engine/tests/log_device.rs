@@ -9,6 +9,7 @@ use lacuna_device::{
 use lacuna_engine::{
     Durability, LOG_DEVICE_BYTES_MIN, LogDeviceVfs, Result, Store, StoreOptions, TableOptions,
 };
+use lacuna_sim::{SimDevice, SimMemory};
 
 const CAPACITY: u64 = LOG_DEVICE_BYTES_MIN;
 
@@ -168,6 +169,54 @@ fn a_store_and_its_device_belong_together() {
     let table = store.table("t").expect("look").expect("table");
     let txn = store.begin();
     assert!([b"1", b"2", b"3"].iter().all(|key| txn.get(&table, *key).expect("get").is_some()));
+}
+
+/// A process that ends while it writes leaves bytes that the next one reads, and that a power cut can still take: the
+/// log's, zeros, and the header. What was found must survive, and so must one of the headers.
+#[test]
+fn what_was_found_survives_a_power_cut() {
+    for (seed, syncs) in (0..20).flat_map(|seed| (1..12).map(move |syncs| (seed, syncs))) {
+        for cut in 0..4 {
+            let supply = SimDevice::new(1 << 20, seed);
+            let memory = SimMemory::beside(&supply, CAPACITY, seed * 100 + syncs);
+            let (vfs, device): (_, Arc<dyn LogDevice>) = (MemVfs::new(), memory.clone());
+            let open = || LogDeviceVfs::open(vfs.clone(), device.clone());
+            let place = LogDeviceVfs::format(vfs.clone(), device.clone(), false).expect("format");
+            let file = place.create("wal.000000", StreamHint::Log).expect("create");
+            file.write_at(0, &bytes(0)).expect("write");
+            memory.fail_syncs_after(syncs);
+            let work = || {
+                for number in 1..4 {
+                    file.write_at(number * 4096, &bytes(number))?;
+                    file.set_len(number * 4096)?;
+                }
+                file.punch(0, 4096)
+            };
+            let _ = work();
+            memory.heal();
+            drop((file, place));
+            let found = |place: Arc<LogDeviceVfs>| {
+                let file = place.open("wal.000000", StreamHint::Log).expect("open");
+                let skipped = if file.read_at(0, &mut [0; 512]).is_err() { 4096 } else { 0 };
+                file.sync().expect("sync");
+                (skipped, file.len().expect("length"), read(&*file, skipped, 5 * 4096))
+            };
+            if cut > 0 {
+                supply.set_cut_after(cut);
+                if let Ok(place) = open() {
+                    drop(place);
+                    supply.set_cut_after(0);
+                }
+                supply.power_cycle();
+                memory.power_cycle();
+            }
+            let before = found(open().expect("one header is whole"));
+            supply.set_cut_after(0);
+            supply.power_cycle();
+            memory.power_cycle();
+            assert!(found(open().expect("open")) == before, "seed {seed}, sync {syncs}, cut {cut}");
+        }
+    }
 }
 
 /// Ten times as much log as there is space for, by several threads, relaxed and not.

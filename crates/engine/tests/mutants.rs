@@ -113,6 +113,7 @@ const RULES: &[(&str, &str)] = &[
     ("checkpoints-synced", DIRECTORY),
     ("commit-syncs", FLASH),
     ("freed-log-is-zero", ROUND),
+    ("found-log-settled", "log_device::what_was_found_survives_a_power_cut"),
     ("log-written-back", IN_MEMORY),
     ("log-fenced", IN_MEMORY),
     ("checkpoints-synced", IN_MEMORY),

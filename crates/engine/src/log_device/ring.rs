@@ -9,6 +9,8 @@
 //!    has made durable that it will not (flush invariant 4).
 //! 3. The windows of the files lie one behind the other, and together are no longer than the ring.
 //! 4. A write is durable when it returns where the device is memory, and after a sync elsewhere.
+//! 5. *What was there when it was opened is durable.* The process that wrote it may have ended before that, or its fence
+//!    failed; and the older header, which the next one is written over, may be the only durable one.
 //!
 //! Lock order: `state` alone. It is held while the header is written, so that nobody uses room before it says so; the
 //! bytes of files are copied without it. Only one thread writes a log, and checkpoints write the header rarely.
@@ -124,7 +126,20 @@ impl Ring {
         }
         state.ends = ends;
         drop(state);
+        ring.settle(header.sequence, header.ring_bytes)?;
         Ok(ring)
+    }
+
+    /// Makes durable what was found (invariant 5): the header with number `sequence`, and all of the ring, zeros too.
+    fn settle(&self, sequence: u64, ring_bytes: u64) -> Result<()> {
+        if is_broken(Rule::FoundLogSettled) {
+            return Ok(());
+        }
+        self.device.write_back(RING_START, ring_bytes)?;
+        let at = SLOTS[(sequence % 2) as usize];
+        let mut sector = AlignedBuf::zeroed(SECTOR);
+        self.device.read_at(at, &mut sector)?;
+        self.device.persist(at, &sector)
     }
 
     /// Where the last sector lies, of those from `start` to `end`, that is not zero.

@@ -71,7 +71,9 @@ impl Rig for FlashAndMemory {
 
     fn fail(&self, rng: &mut SeededRng) {
         match rng.chance(50) {
-            true => fail_some(rng, |writes| self.memory.fail_writes_after(writes), || self.memory.fail_sync()),
+            true => {
+                fail_some(rng, |writes| self.memory.fail_writes_after(writes), || self.memory.fail_sync())
+            }
             false => self.flash.fail(rng),
         }
     }
