@@ -3,13 +3,14 @@
 //! Every failure is one line `lacuna: <place>: <cause>` on standard error: exit code 2 when the
 //! command line makes no sense, else 1.
 //!
-//! layers: printable < output < log_device < keys < control, progress, size, trace < look
+//! layers: printable < output < log_device < keys < control, progress, size, trace < ended, look
 //! layers: < files, grow, quota, scrub, table_info < live, phases, tables < info < check, table
 //! layers: < flash_model, format, iobench, key, linkbench, mariadb_demo, metrics, mount, tpcc, trimbench
 //! layers: < verdict
 
 mod check;
 mod control;
+mod ended;
 mod files;
 mod flash_model;
 mod format;
