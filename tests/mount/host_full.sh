@@ -86,7 +86,8 @@ fill_again
 umount "$mnt" || fail "not unmounted"
 ended
 fill_again
-"$LACUNA" umount "$mnt" 2>"$WORK/error" && fail "lacuna umount ends as if nothing were lost"
+ln -s "$LACUNA" "$WORK/umount.fuse.lacuna" # as umount(8) calls it
+"$WORK/umount.fuse.lacuna" "$mnt" -v 2>"$WORK/error" && fail "lacuna umount ends as if nothing were lost"
 grep -q 'unmounted, but .*[1-9][0-9]* changes since the last sync are lost' "$WORK/error" ||
     fail "lacuna umount does not say what is lost: $(cat "$WORK/error")"
 ended

@@ -41,7 +41,12 @@ mod trace;
 mod trimbench;
 mod verdict;
 
-use std::{ffi::OsString, path::Path, process::ExitCode, sync::Arc};
+use std::{
+    ffi::{OsStr, OsString},
+    path::Path,
+    process::ExitCode,
+    sync::Arc,
+};
 
 use anyhow::Result;
 use clap::{Parser, Subcommand, error::ErrorKind};
@@ -161,9 +166,10 @@ fn run(command: Command) -> Result<()> {
 
 /// The words of the command line; those of mount(8)'s helper in our own terms.
 fn words(mut given: std::env::ArgsOs) -> Result<Vec<OsString>, String> {
-    let is_helper = |name: &OsString| Path::new(name).file_name().is_some_and(mount::is_helper);
+    let is_called = |name: &OsString, by: fn(&OsStr) -> bool| Path::new(name).file_name().is_some_and(by);
     match given.next() {
-        Some(name) if is_helper(&name) => {
+        Some(name) if is_called(&name, mount::is_unmounter) => Ok(mount::arguments_of_unmounter(given)),
+        Some(name) if is_called(&name, mount::is_helper) => {
             mount::arguments_of_helper(given, rustix::process::geteuid().is_root())
         }
         name => Ok(name.into_iter().chain(given).collect()),

@@ -32,7 +32,7 @@ use rustix::mount::UnmountFlags;
 
 use self::reserve::Reserve;
 use crate::{control, ended, keys, size::Size};
-pub(crate) use helper::{arguments_of_helper, is_helper};
+pub(crate) use helper::{arguments_of_helper, arguments_of_unmounter, is_helper, is_unmounter};
 pub(crate) use journal::install as install_log;
 pub(crate) use remount::{RemountArguments, remount};
 
