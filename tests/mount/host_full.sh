@@ -86,6 +86,12 @@ fill_again
 umount "$mnt" || fail "not unmounted"
 ended
 fill_again
+ln -s "$LACUNA" "$WORK/umount.fuse.lacuna" # as umount(8) calls it
+"$WORK/umount.fuse.lacuna" "$mnt" -v 2>"$WORK/error" && fail "lacuna umount ends as if nothing were lost"
+grep -q 'unmounted, but .*[1-9][0-9]* changes since the last sync are lost' "$WORK/error" ||
+    fail "lacuna umount does not say what is lost: $(cat "$WORK/error")"
+ended
+fill_again
 exec 7>>"$mnt/later" # opened here: behind the unmount the name is another file's
 (echo more >&7 && sync /dev/fd/7) 2>/dev/null &
 syncing=$!

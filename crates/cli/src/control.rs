@@ -149,6 +149,31 @@ pub(crate) fn ask(store: &Path, question: &str) -> anyhow::Result<Option<String>
     ask_until(&socket, question, END_TIMEOUT, patience).with_context(|| name.to_string())
 }
 
+/// A question that is answered when the owner ends.
+pub(crate) struct Pending(BufReader<UnixStream>);
+
+/// Asks the owner of `store` something that it will answer when it ends; `None` when no process listens.
+pub(crate) fn ask_ahead(store: &Path, question: &str) -> io::Result<Option<Pending>> {
+    let directory = Directory::of_this_user();
+    if !directory.is_there()? {
+        return Ok(None);
+    }
+    let Some(mut stream) = connect_to_owner(&directory.path.join(socket_name(store)?))? else {
+        return Ok(None);
+    };
+    writeln!(stream, "{question}")?;
+    Ok(Some(Pending(BufReader::new(stream))))
+}
+
+impl Pending {
+    /// What the owner says in a line of progress; `None` if it ends without it.
+    pub(crate) fn wait(mut self) -> Option<String> {
+        let mut line = String::new();
+        self.0.read_line(&mut line).ok()?;
+        line.strip_prefix(PROGRESS).map(|said| said.trim_end().to_owned())
+    }
+}
+
 /// Whether a process listens for questions about `store`.
 pub(crate) fn has_owner(store: &Path) -> bool {
     let directory = Directory::of_this_user();
@@ -194,19 +219,7 @@ enum Answered {
 }
 
 fn ask_once(socket: &Path, question: &str, patience: Option<Duration>) -> io::Result<Answered> {
-    let mut stream = match connect(socket) {
-        Ok(stream) => stream,
-        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {
-            return Ok(Answered::Nobody);
-        }
-        Err(error) => return Err(error),
-    };
-    // Invariant 2.
-    let owner = sockopt::socket_peercred(&stream)?.uid;
-    if owner != geteuid() {
-        let reason = format!("user {} answers in its owner's place", owner.as_raw());
-        return Err(io::Error::new(ErrorKind::PermissionDenied, reason));
-    }
+    let Some(mut stream) = connect_to_owner(socket)? else { return Ok(Answered::Nobody) };
     stream.set_read_timeout(patience)?;
     writeln!(stream, "{question}")?;
     let mut has_begun = false;
@@ -223,6 +236,24 @@ fn ask_once(socket: &Path, question: &str, patience: Option<Duration>) -> io::Re
         None if has_begun => Answered::Refused(UNFINISHED.to_owned()),
         None => Answered::Ending,
     })
+}
+
+/// Connects to this user's own process that listens there; `None` if there is none.
+fn connect_to_owner(socket: &Path) -> io::Result<Option<UnixStream>> {
+    let stream = match connect(socket) {
+        Ok(stream) => stream,
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {
+            return Ok(None);
+        }
+        Err(error) => return Err(error),
+    };
+    // Invariant 2.
+    let owner = sockopt::socket_peercred(&stream)?.uid;
+    if owner != geteuid() {
+        let reason = format!("user {} answers in its owner's place", owner.as_raw());
+        return Err(io::Error::new(ErrorKind::PermissionDenied, reason));
+    }
+    Ok(Some(stream))
 }
 
 /// Reads an answer to its end, and shows the progress that precedes it: then `has_begun` becomes true.

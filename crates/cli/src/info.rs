@@ -10,6 +10,7 @@ use crate::{
     control, live, log_device,
     look::Look,
     printable::one_line,
+    quota::user_name,
     say,
     table_info::{Images, add_tables, holds_tables, tables_text},
 };
@@ -155,6 +156,27 @@ fn recovery_text(recovery: &Value) -> String {
     )
 }
 
+/// A line for each user with limits.
+fn quotas_text(quotas: &Value) -> String {
+    let quotas = quotas.as_array().map(Vec::as_slice).unwrap_or_default();
+    quotas.iter().fold(String::new(), |mut text, quota| {
+        let mb = |name: &str| quota[name].as_u64().map(|bytes| format!("{:.1} MB", bytes as f64 / 1e6));
+        let files = |name: &str| quota[name].as_u64().map(|files| files.to_string());
+        let of = |has: Option<String>, max: Option<String>| {
+            format!("{} of {}", has.unwrap_or_default(), max.unwrap_or_else(|| "any".to_owned()))
+        };
+        let user = quota["uid"].as_u64().and_then(|uid| u32::try_from(uid).ok()).map(user_name);
+        let _ = writeln!(
+            text,
+            "  quota       {}: {}, {} files",
+            user.unwrap_or_default(),
+            of(mb("bytes"), mb("bytes_max")),
+            of(files("files"), files("files_max"))
+        );
+        text
+    })
+}
+
 fn text(info: &Value, images: &Images) -> String {
     let mb = |bytes: u64| bytes as f64 / 1e6;
     let mut text = format!("{}\n", one_line(info["store"].as_str().unwrap_or_default()));
@@ -195,6 +217,7 @@ fn text(info: &Value, images: &Images) -> String {
         let kept = if taken >= bytes { ", preallocated" } else { "" };
         let _ = writeln!(text, "  its file    {:>10.1} MB of its file system{kept}", mb(taken));
     }
+    text += &quotas_text(&info["quotas"]);
     if let Some(mount) = info.get("mount") {
         text += &mount_text(mount);
     }

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::{
     control::{Answerer, CLOSING},
+    ended::{self, Ended},
     files, grow,
     printable::one_line,
     quota, scrub,
@@ -22,13 +23,20 @@ pub(crate) struct Facts {
     pub(crate) read_only: bool,
     /// Bytes that the map may take.
     pub(crate) map_memory: u64,
+    /// How it ends.
+    pub(crate) ended: Arc<Ended>,
 }
 
-/// Answers `ping`, `info`, `check`, `metrics`, `grow SIZE`, `ls PATH`, `quota ...` and `scrub RATE`.
+/// Answers `ping`, `info`, `check`, `metrics`, `grow SIZE`, `ls PATH`, `quota ...` and `scrub RATE`; and, when the store
+/// is closed, `ended`.
 pub(crate) fn answerer(facts: Facts, service: &Arc<Service>) -> Arc<Answerer> {
     // Weak, so that a client that asks for long does not keep the store open.
     let mounted = Arc::downgrade(service);
     Arc::new(move |question, tell| {
+        if question == ended::QUESTION {
+            facts.ended.answer(tell);
+            return Ok(String::new());
+        }
         let service = mounted.upgrade().ok_or(CLOSING)?;
         match question.split_once(' ').unwrap_or((question, "")) {
             ("ping", "") => Ok(String::new()),
@@ -69,6 +77,24 @@ pub(crate) fn store_info(store: &str, fs: &Nvmfs) -> Value {
         "encrypted": fs.ftl().is_encrypted(),
         "io": stats.io_engine,
         "log_device": log_device_info(&stats),
+        "quotas": limited_quotas(fs).map(|quota| quota_info(&quota)).collect::<Vec<_>>(),
+    })
+}
+
+/// What users with limits have.
+fn limited_quotas(fs: &Nvmfs) -> impl Iterator<Item = UserQuota> + use<> {
+    fs.known_quotas().into_iter().filter(|quota| quota.limits != Limits::default())
+}
+
+/// A limit that there is not is null.
+fn quota_info(quota: &UserQuota) -> Value {
+    let UserQuota { uid, used, limits } = quota;
+    json!({
+        "uid": uid,
+        "bytes": used.bytes,
+        "bytes_max": limits.bytes,
+        "files": used.inodes,
+        "files_max": limits.inodes,
     })
 }
 
@@ -191,8 +217,7 @@ impl Exposition {
 
     /// Of users with limits.
     fn quotas(&mut self, fs: &Nvmfs) {
-        let quotas: Vec<_> =
-            fs.known_quotas().into_iter().filter(|quota| quota.limits != Limits::default()).collect();
+        let quotas: Vec<_> = limited_quotas(fs).collect();
         let max = |limit: Option<NonZeroU64>| limit.map_or(f64::INFINITY, |limit| limit.get() as f64);
         type Figure<'a> = &'a dyn Fn(&UserQuota) -> f64;
         let figures: [(&str, &str, Figure<'_>); 4] = [
@@ -314,7 +339,7 @@ mod tests {
     use super::*;
 
     fn facts() -> Facts {
-        Facts { store: "/a \"b\\c\"\n".to_owned(), read_only: false, map_memory: 77 }
+        Facts { store: "/a \"b\\c\"\n".to_owned(), read_only: false, map_memory: 77, ended: Arc::default() }
     }
 
     fn service() -> Service {

@@ -3,13 +3,14 @@
 //! Every failure is one line `lacuna: <place>: <cause>` on standard error: exit code 2 when the
 //! command line makes no sense, else 1.
 //!
-//! layers: printable < output < log_device < keys < control, progress, size, trace < look
+//! layers: printable < output < log_device < keys < control, progress, size, trace < ended, look
 //! layers: < files, grow, quota, scrub, table_info < live, phases, tables < info, sql < check, table
 //! layers: < flash_model, format, iobench, key, linkbench, mariadb_demo, metrics, mount, tpcc, trimbench
 //! layers: < verdict
 
 mod check;
 mod control;
+mod ended;
 mod files;
 mod flash_model;
 mod format;
@@ -41,7 +42,12 @@ mod trace;
 mod trimbench;
 mod verdict;
 
-use std::{ffi::OsString, path::Path, process::ExitCode, sync::Arc};
+use std::{
+    ffi::{OsStr, OsString},
+    path::Path,
+    process::ExitCode,
+    sync::Arc,
+};
 
 use anyhow::Result;
 use clap::{Parser, Subcommand, error::ErrorKind};
@@ -161,9 +167,10 @@ fn run(command: Command) -> Result<()> {
 
 /// The words of the command line; those of mount(8)'s helper in our own terms.
 fn words(mut given: std::env::ArgsOs) -> Result<Vec<OsString>, String> {
-    let is_helper = |name: &OsString| Path::new(name).file_name().is_some_and(mount::is_helper);
+    let is_called = |name: &OsString, by: fn(&OsStr) -> bool| Path::new(name).file_name().is_some_and(by);
     match given.next() {
-        Some(name) if is_helper(&name) => {
+        Some(name) if is_called(&name, mount::is_unmounter) => Ok(mount::arguments_of_unmounter(given)),
+        Some(name) if is_called(&name, mount::is_helper) => {
             mount::arguments_of_helper(given, rustix::process::geteuid().is_root())
         }
         name => Ok(name.into_iter().chain(given).collect()),

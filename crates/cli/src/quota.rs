@@ -144,15 +144,19 @@ fn numbers<const N: usize>(text: &str) -> Option<[u64; N]> {
     numbers?.try_into().ok()
 }
 
+/// The name of a user, or the number where it has none.
+pub(crate) fn user_name(uid: u32) -> String {
+    let account = Account::from_uid(Uid::from_raw(uid)).ok().flatten();
+    account.map_or_else(|| uid.to_string(), |account| one_line(&account.name).into_owned())
+}
+
 /// The answer for people: users by name, in columns.
 fn table(answer: &str) -> Result<String> {
     let mut rows = vec![["user", "bytes", "limit", "files", "limit"].map(str::to_owned)];
     for line in answer.lines() {
         let [uid, bytes, bytes_max, inodes, inodes_max] =
             numbers(line).with_context(|| format!("its owner gave no answer that is understood: {line}"))?;
-        let account =
-            u32::try_from(uid).ok().and_then(|uid| Account::from_uid(Uid::from_raw(uid)).ok().flatten());
-        let user = account.map_or_else(|| uid.to_string(), |account| one_line(&account.name).into_owned());
+        let user = u32::try_from(uid).map_or_else(|_| uid.to_string(), user_name);
         let max = |limit: u64| if limit == 0 { "-".to_owned() } else { limit.to_string() };
         rows.push([user, bytes.to_string(), max(bytes_max), inodes.to_string(), max(inodes_max)]);
     }

@@ -24,8 +24,8 @@ use lacuna_nvmfs::{CheckDepth, Ino, Nvmfs, Options};
 use mounted::{Mounted, formatted, mounted, serve, transports};
 use rustix::{
     fs::{
-        AtFlags, CWD, Dir, Mode, OFlags, StatxFlags, XattrFlags, fgetxattr, flistxattr, flistxattr_query,
-        fremovexattr, fsetxattr, fstat, openat, setxattr, statx,
+        AtFlags, CWD, Dir, Mode, OFlags, RenameFlags, StatxFlags, XattrFlags, fgetxattr, flistxattr,
+        flistxattr_query, fremovexattr, fsetxattr, fstat, linkat, openat, renameat_with, setxattr, statx,
     },
     io::Errno,
     process::{Uid, geteuid},
@@ -113,6 +113,94 @@ fn an_open_file_outlives_its_name() {
         assert_eq!(&found, b"alive");
         assert_eq!(file.metadata().unwrap().nlink(), 0);
         assert_eq!(fs::read(&path).unwrap(), b"another");
+    });
+}
+
+/// Over fuser, whose version 0.18 does not know the request, the kernel says that there are none.
+#[test]
+fn a_file_without_a_name_may_get_one() {
+    mounted(|dir, service| {
+        let flags = OFlags::TMPFILE | OFlags::RDWR;
+        let opened = openat(CWD, dir, flags, Mode::RUSR | Mode::WUSR);
+        if service.transport() == Some("fuser") {
+            return assert_eq!(opened.unwrap_err(), Errno::OPNOTSUPP);
+        }
+        let file = fs::File::from(opened.expect("makes"));
+        file.write_all_at(b"data", 0).expect("writes");
+        assert_eq!(file.metadata().expect("is there").nlink(), 0);
+        assert_eq!(fs::read_dir(dir).expect("lists").count(), 0);
+        let by_number = |file: &fs::File| format!("/proc/self/fd/{}", file.as_raw_fd());
+        let link = |file: &fs::File, name| {
+            linkat(CWD, by_number(file), CWD, dir.join(name), AtFlags::SYMLINK_FOLLOW)
+        };
+        link(&file, "named").expect("names it");
+        assert_eq!(file.metadata().expect("is there").nlink(), 1);
+        drop(file);
+        assert_eq!(fs::read(dir.join("named")).expect("is there"), b"data");
+        let exclusive = openat(CWD, dir, flags | OFlags::EXCL, Mode::RUSR).expect("makes");
+        assert_eq!(link(&fs::File::from(exclusive), "other"), Err(Errno::NOENT));
+        fs::remove_file(dir.join("named")).expect("removes");
+        // The kernel forgets what it knows in its own time.
+        let inodes = || service.statfs().map(|stat| stat.inodes - stat.free_inodes).expect("tells");
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while inodes() > 1 {
+            assert!(Instant::now() < deadline, "{} inodes stay", inodes() - 1);
+            thread::sleep(Duration::from_millis(10));
+        }
+    });
+}
+
+/// Over fuser, whose version 0.18 does not know the request, there is no time of creation.
+#[test]
+fn the_time_of_creation_is_told() {
+    mounted(|dir, service| {
+        let path = dir.join("file");
+        fs::write(&path, "data").expect("writes");
+        let told = |flags| statx(CWD, &path, AtFlags::empty(), flags).expect("is there");
+        let all = told(StatxFlags::BASIC_STATS | StatxFlags::BTIME);
+        let created = service.lookup(1, b"file").expect("is there").attr.created;
+        service.forget(all.stx_ino, 1);
+        assert_eq!((all.stx_size, all.stx_nlink, u32::from(all.stx_mode) & 0o170_000), (4, 1, 0o100_000));
+        if service.transport() == Some("fuser") {
+            return assert_eq!(all.stx_mask & StatxFlags::BTIME.bits(), 0);
+        }
+        assert_eq!((all.stx_btime.tv_sec, all.stx_btime.tv_nsec), (created.seconds, created.nanoseconds));
+        fs::write(&path, "other").expect("writes");
+        assert_eq!(told(StatxFlags::BTIME).stx_btime.tv_nsec, created.nanoseconds);
+    });
+}
+
+/// What the kernel keeps of names and listings is what it changed itself.
+#[test]
+fn the_kernel_asks_once_about_names_and_listings() {
+    mounted(|dir, service| {
+        let looks = || service.latencies().snapshot(lacuna_fuse::Kind::Look).buckets.iter().sum::<u64>();
+        let list = || {
+            let mut names: Vec<_> =
+                fs::read_dir(dir).expect("lists").map(|entry| entry.expect("is there").file_name()).collect();
+            names.sort();
+            names
+        };
+        let absent = || assert_eq!(fs::metadata(dir.join("b")).unwrap_err().kind(), ErrorKind::NotFound);
+        fs::write(dir.join("a"), "data").expect("writes");
+        absent();
+        assert_eq!(list(), ["a"]);
+        let before = looks();
+        (0..9).for_each(|_| {
+            absent();
+            assert_eq!(list(), ["a"]);
+        });
+        // The file was closed, which the kernel tells in its own time.
+        assert!(looks() - before < 9, "{} requests", looks() - before);
+        renameat_with(CWD, dir.join("a"), CWD, dir.join("b"), RenameFlags::WHITEOUT).expect("moves");
+        assert_eq!(list(), ["a", "b"]);
+        assert_eq!(fs::read(dir.join("b")).expect("is there"), b"data");
+        let whiteout = fs::metadata(dir.join("a")).expect("is there");
+        assert_eq!((whiteout.mode(), whiteout.rdev()), (0o020_000, 0));
+        fs::remove_file(dir.join("a")).expect("removes");
+        fs::rename(dir.join("b"), dir.join("c")).expect("moves");
+        absent();
+        assert_eq!(list(), ["c"]);
     });
 }
 

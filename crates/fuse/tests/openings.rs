@@ -3,7 +3,7 @@
 use std::{cell::Cell, sync::Arc};
 
 use lacuna_device::{BlockDevice, MemDevice};
-use lacuna_fuse::{Opening, Service, ServiceOptions, WriteRequest};
+use lacuna_fuse::{Errno, Opening, Service, ServiceOptions, WriteRequest};
 use lacuna_nvmfs::{
     FormatOptions, Nvmfs, Options, Timestamp,
     posix::{AccessTimes, Caller, FileKind},
@@ -110,6 +110,11 @@ fn a_read_that_moves_the_time_of_access_is_not_left_to_the_cache() {
     let strict = service_of(&formatted(), AccessTimes::Always);
     let file = create(&strict, "file");
     assert_eq!(open(&strict, file, libc::O_RDONLY), Opening::Direct);
+    // Nor is a listing.
+    assert_eq!(strict.open_directory(1), Ok(()));
+    strict.release(1).expect("closes");
+    let relative = service_of(&formatted(), AccessTimes::Relative);
+    assert_eq!(relative.open_directory(1), Err(Errno(libc::ENOSYS)));
 }
 
 #[test]

@@ -64,7 +64,7 @@ fn what_was_looked_up_can_be_used_though_it_is_replaced() {
     let is_over = AtomicBool::new(false);
     let replace = || {
         let made = service.mknod(ROOT, b"new", FILE, 0, Caller::default()).expect("makes");
-        service.rename((ROOT, b"new"), (ROOT, b"a"), Rename::Replace).expect("moves");
+        service.rename((ROOT, b"new"), (ROOT, b"a"), Rename::Replace, None).expect("moves");
         service.forget(Service::number(made.ino), 1);
     };
     replace();

@@ -222,7 +222,7 @@ fn with_sync_every_change_is_durable_when_it_is_answered() {
         ("write", &|| service.write(file, direct(0, &[1; 512])).map(drop)),
         ("mkdir", &|| service.mkdir(ROOT, b"d", 0o755, caller).map(drop)),
         ("link", &|| service.link(file, ROOT, b"other", caller).map(drop)),
-        ("rename", &|| service.rename((ROOT, b"other"), (ROOT, b"moved"), Rename::Replace)),
+        ("rename", &|| service.rename((ROOT, b"other"), (ROOT, b"moved"), Rename::Replace, None)),
         ("unlink", &|| service.unlink(ROOT, b"moved")),
         ("rmdir", &|| service.rmdir(ROOT, b"d")),
         ("fallocate", &|| service.fallocate(file, 0, 512, 3, caller)),
@@ -400,7 +400,7 @@ fn refusals_have_the_numbers_of_posix() {
     assert_eq!(service.fallocate(file, 0, 1, 0x40, Caller::default()), Err(errno(Os::OPNOTSUPP)));
     assert_eq!(service.seek(file, -1, 3), Err(errno(Os::NXIO)));
     assert_eq!(service.seek(file, 0, 0), Err(errno(Os::INVAL)));
-    let onto_itself = service.rename((ROOT, b"none"), (ROOT, b"file"), Rename::Exchange);
+    let onto_itself = service.rename((ROOT, b"none"), (ROOT, b"file"), Rename::Exchange, None);
     assert_eq!(onto_itself, Err(errno(Os::NOENT)));
     assert_eq!(service.counters().snapshot().io_errors, 0);
 }

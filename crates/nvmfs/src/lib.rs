@@ -90,8 +90,8 @@
 //! # Locks
 //!
 //! In this order: `moves`; sectors of files (`inodes/ranges.rs`), files by ascending number; `record`s
-//! of nodes by ascending number; `structure`; then, each for moments, `numbers`, that of `names/read_ahead`, what is in
-//! `inodes/node.rs`, and that of `inodes/lookups.rs`.
+//! of nodes by ascending number; `structure`; then, each for moments, `numbers`, those of `names/read_ahead` and
+//! `names/known_entries.rs`, what is in `inodes/node.rs`, and that of `inodes/lookups.rs`.
 //!
 //! Searches in directories read the ftl without a lock; their result is valid if the buckets that they looked at did
 //! not change until the directory's `record` is held (`names/plan.rs`). `record`s are held while the ftl accepts a

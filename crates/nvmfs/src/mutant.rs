@@ -27,6 +27,14 @@ lacuna_mutants::breakable_rules! {
     ChmodPlannedAgain = "chmod-planned-again",
     /// So is a change of attributes.
     XattrsPlannedAgain = "xattrs-planned-again",
+    /// An inode without a name is in the region of orphans, so that the next open frees it.
+    UnnamedIsOrphan = "unnamed-is-orphan",
+    /// And no other is: one that gets its first name leaves the region in the same batch.
+    NamedIsNoOrphan = "named-is-no-orphan",
+    /// A whiteout is made by the batch that moves the name away.
+    WhiteoutInBatch = "whiteout-in-batch",
+    /// What is known of a directory's entries follows their changes.
+    KnownEntriesNoted = "known-entries-noted",
     /// A read moves the time of access as `relatime` says.
     AccessRelative = "access-relative",
 }

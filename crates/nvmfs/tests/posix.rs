@@ -98,6 +98,77 @@ fn directories_know_their_parents_and_count_their_children() {
 }
 
 #[test]
+fn a_file_without_a_name_lives_while_it_is_held_and_may_get_one() {
+    let vfs = new();
+    let fs = vfs.posix();
+    let d = dir(&fs, ROOT, "d");
+    fs.setattr(d, &SetAttr { gid: Some(7), ..SetAttr::default() }).unwrap();
+    fs.setattr(d, &SetAttr { mode: Some(0o2755), ..SetAttr::default() }).unwrap();
+    let before = times(&fs.getattr(d).unwrap());
+    SECONDS.set(3000);
+    let made = fs.create_unnamed(d, 0o640, false, Caller { umask: 0o40, ..NOBODY }).unwrap();
+    assert_eq!((made.kind, made.nlink, made.perm), (FileKind::File, 0, 0o600));
+    assert_eq!((made.uid, made.gid), (65534, 7));
+    assert_eq!(times(&fs.getattr(d).unwrap()), before, "nothing of the directory changes");
+    fs.write(made.ino, 0, b"data", PLAIN).unwrap();
+    assert_clean(&vfs);
+    assert_eq!(fs.link(made.ino, ROOT, b"a").unwrap().nlink, 1);
+    assert_eq!(fs.link(made.ino, d, b"b").unwrap().nlink, 2);
+    assert_clean(&vfs);
+    fs.unlink(ROOT, b"a").unwrap();
+    fs.unlink(d, b"b").unwrap();
+    refused(fs.link(made.ino, ROOT, b"c"), Refusal::NotFound);
+    fs.release(made.ino).unwrap();
+    refused(fs.getattr(made.ino), Refusal::Stale);
+
+    let exclusive = fs.create_unnamed(ROOT, 0o600, true, NOBODY).unwrap().ino;
+    refused(fs.link(exclusive, ROOT, b"a"), Refusal::NotFound);
+    fs.release(exclusive).unwrap();
+    refused(fs.getattr(exclusive), Refusal::Stale);
+
+    // A kernel knows it, and nobody has it open.
+    let kernel = vfs.posix().counting_lookups();
+    let known = kernel.create_unnamed(ROOT, 0o600, false, NOBODY).unwrap().ino;
+    kernel.release(known).unwrap();
+    assert_eq!(kernel.link(known, ROOT, b"known").unwrap().nlink, 1);
+    kernel.forget(known, 2).unwrap();
+    assert_eq!(fs.lookup(ROOT, b"known").unwrap().ino, known);
+    let file = file(&fs, "file");
+    refused(fs.create_unnamed(file, 0o600, false, NOBODY), Refusal::NotADirectory);
+    assert_clean(&vfs);
+}
+
+#[test]
+fn a_whiteout_takes_the_place_of_a_name_that_moves() {
+    let vfs = new();
+    let fs = vfs.posix();
+    let (a, d) = (file(&fs, "a"), dir(&fs, ROOT, "d"));
+    let away = |from: &'static [u8], to, mode| fs.rename_leaving_whiteout((ROOT, from), to, mode, NOBODY);
+    assert_eq!(away(b"a", (d, b"b"), Rename::Replace).unwrap(), None);
+    let whiteout = fs.lookup(ROOT, b"a").unwrap();
+    assert_eq!((whiteout.kind, whiteout.rdev, whiteout.perm), (FileKind::CharDevice, 0, 0));
+    assert_eq!((whiteout.nlink, whiteout.uid, whiteout.gid), (1, 65534, 65534));
+    assert_eq!(fs.lookup(d, b"b").unwrap().ino, a);
+    assert_clean(&vfs);
+    file(&fs, "c");
+    refused(away(b"c", (d, b"b"), Rename::Exchange), Refusal::Invalid);
+    refused(away(b"c", (d, b"b"), Rename::NoReplace), Refusal::Exists);
+    refused(away(b"none", (d, b"b"), Rename::Replace), Refusal::NotFound);
+    // Back over it, as overlayfs does.
+    let gone = fs.rename(d, b"b", ROOT, b"a", Rename::Replace).unwrap();
+    assert_eq!(gone.map(|gone| gone.ino), Some(whiteout.ino));
+    // A directory's place is taken by something that is none.
+    assert_eq!(fs.getattr(ROOT).unwrap().nlink, 3);
+    let e = dir(&fs, ROOT, "e");
+    away(b"d", (e, b"d"), Rename::Replace).unwrap();
+    assert_eq!((fs.getattr(ROOT).unwrap().nlink, fs.getattr(e).unwrap().nlink), (3, 3));
+    // Onto itself: nothing happens.
+    assert_eq!(away(b"c", (ROOT, b"c"), Rename::Replace).unwrap(), None);
+    assert_eq!(fs.lookup(ROOT, b"c").unwrap().kind, FileKind::File);
+    assert_clean(&vfs);
+}
+
+#[test]
 fn times_move_and_are_stored_when_they_must() {
     let device = formatted(64 << 20);
     let vfs = open(&device);

@@ -189,6 +189,8 @@ fn a_crash_gives_the_room_of_orphans_back() {
         fs.open(directory).unwrap();
         let link = fs.symlink(Ino::ROOT, b"link", &[b'x'; 4000], caller).unwrap().ino;
         fs.open(link).unwrap();
+        let unnamed = fs.create_unnamed(Ino::ROOT, 0o600, false, caller).unwrap().ino;
+        fs.write(unnamed, 0, &[6; 50_000], WriteOptions::default()).unwrap();
         fs.unlink(Ino::ROOT, b"file").unwrap();
         fs.unlink(Ino::ROOT, b"link").unwrap();
         fs.rmdir(Ino::ROOT, b"directory").unwrap();
@@ -204,7 +206,7 @@ fn a_crash_gives_the_room_of_orphans_back() {
         drop((fs, vfs));
         let vfs = recover(&device, &mut rng);
         assert!(vfs.check(CheckDepth::Payload).unwrap().is_clean());
-        assert!(vfs.posix().getattr(file).is_err());
+        assert!(vfs.posix().getattr(file).is_err() && vfs.posix().getattr(unnamed).is_err());
         let _ = vfs.posix().rmdir(Ino::ROOT, b"cut");
         assert_eq!(vfs.ftl().stats().allocated_bytes, before);
     });

@@ -1,14 +1,18 @@
 //! `mount.lacuna`: what mount(8) calls for `mount -t lacuna` and for lines of fstab; `mount.fuse.lacuna`: what
-//! it calls for what is mounted already, the kernel's name of whose type is `fuse.lacuna`.
+//! it calls for what is mounted already, the kernel's name of whose type is `fuse.lacuna`. `umount.fuse.lacuna`: what
+//! umount(8) calls.
 //!
 //! They are this program under other names: `ln -s /usr/bin/lacuna /sbin/mount.lacuna`. Without the second,
 //! `mount -o remount,rw DIR` is the kernel's alone, which makes a mount writable whose store is open for reading
-//! only.
+//! only. Without the third, umount(8) does not wait until the store is closed, nor fail when something is lost.
 
 use std::ffi::{OsStr, OsString};
 
 /// The names under which the program is mount(8)'s helper.
 const HELPERS: [&str; 2] = ["mount.lacuna", "mount.fuse.lacuna"];
+
+/// The name under which it is umount(8)'s.
+const UNMOUNTER: &str = "umount.fuse.lacuna";
 
 /// Options of fstab that concern mount(8) or systemd, or that ask for what the file system does anyway.
 const WITHOUT_EFFECT: [&str; 23] = [
@@ -191,6 +195,25 @@ pub(crate) fn is_helper(program: &OsStr) -> bool {
     HELPERS.iter().any(|helper| program == *helper)
 }
 
+/// Whether the program is called by the name of umount(8)'s helper.
+pub(crate) fn is_unmounter(program: &OsStr) -> bool {
+    program == UNMOUNTER
+}
+
+/// Translates `umount.fuse.lacuna DIR [-flnrv] [-N NAMESPACE] [-t TYPE]` into `lacuna umount ...`.
+pub(crate) fn arguments_of_unmounter(mut given: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let (mut names, mut is_lazy) = (Vec::new(), false);
+    while let Some(word) = given.next() {
+        match word.to_str() {
+            Some("-t" | "-N") => drop(given.next()),
+            Some(flags) if flags.len() > 1 && flags.starts_with('-') => is_lazy |= flags.contains('l'),
+            _ => names.push(word),
+        }
+    }
+    let words = ["lacuna", "umount"].into_iter().chain(is_lazy.then_some("--lazy")).chain(["--"]);
+    words.map(OsString::from).chain(names).collect()
+}
+
 /// Translates `mount.lacuna STORE DIR [-sfnv] [-t TYPE] [-o OPTION,...]` into `lacuna mount ...`, or with the
 /// option `remount` into `lacuna remount ...`.
 pub(crate) fn arguments_of_helper(
@@ -238,6 +261,20 @@ mod tests {
         let given = given.split(' ').map(OsString::from);
         let line = arguments_of_helper(given, is_root)?;
         Ok(line.join(" ".as_ref()).into_string().expect("UTF-8"))
+    }
+
+    #[test]
+    fn umount_passes_a_directory_and_whether_it_is_lazy() {
+        for (given, expected) in [
+            ("/d", "lacuna umount -- /d"),
+            ("/d -v -t fuse.lacuna", "lacuna umount -- /d"),
+            ("-lf -N /proc/1/ns/mnt /d", "lacuna umount --lazy -- /d"),
+            ("-", "lacuna umount -- -"),
+        ] {
+            let words = arguments_of_unmounter(given.split(' ').map(OsString::from));
+            assert_eq!(words.join(" ".as_ref()), expected, "{given}");
+        }
+        assert!(is_unmounter("umount.fuse.lacuna".as_ref()) && !is_unmounter("umount".as_ref()));
     }
 
     #[test]

@@ -12,6 +12,8 @@ use log::{Level, LevelFilter, Log, Metadata, Record};
 
 /// The socket on which syslog, or systemd's journal instead of it, listens.
 const SYSLOG: &str = "/dev/log";
+/// The kernel's own log.
+const KERNEL_LOG: &str = "/dev/kmsg";
 /// Facility `daemon` of syslog.
 const FACILITY: u8 = 3 << 3;
 
@@ -38,6 +40,13 @@ pub(super) fn detach() {
 /// Whether [`detach`] was called.
 pub(super) fn is_detached() -> bool {
     JOURNAL.detached.load(Ordering::Relaxed)
+}
+
+/// Says something to the kernel's log as well, where it is with what the kernel says of mounts and devices. Only root
+/// may; for others nothing happens.
+pub(super) fn tell_kernel(message: &str) {
+    let line = format!("<3>lacuna[{}]: {}\n", std::process::id(), one_line(message));
+    let _ = std::fs::write(KERNEL_LOG, line);
 }
 
 /// Whether the transport complains about an answer that no process waits for any more: its request was interrupted, or

@@ -6,6 +6,7 @@
 
 mod daemon;
 mod flusher;
+mod heap;
 mod helper;
 mod inherited;
 mod journal;
@@ -32,8 +33,8 @@ use lacuna_nvmfs::Error;
 use rustix::mount::UnmountFlags;
 
 use self::reserve::Reserve;
-use crate::{keys, size::Size};
-pub(crate) use helper::{arguments_of_helper, is_helper};
+use crate::{control, ended, keys, size::Size};
+pub(crate) use helper::{arguments_of_helper, arguments_of_unmounter, is_helper, is_unmounter};
 pub(crate) use journal::install as install_log;
 pub(crate) use remount::{RemountArguments, remount};
 
@@ -231,8 +232,19 @@ pub(crate) fn unmount(arguments: &UnmountArguments) -> Result<()> {
     let Some(store) = serve::store_mounted_on(&dir)? else {
         bail!("{name}: no Lacuna file system is mounted there");
     };
+    // Asked before the unmount, so that it is known how that ends. Who cannot ask can still unmount.
+    let asked = control::ask_ahead(&store, ended::QUESTION).unwrap_or(None);
     unmount_dir(&dir, arguments.lazy).with_context(|| name.to_string())?;
-    if arguments.lazy { Ok(()) } else { serve::wait_until_closed(&store) }
+    if arguments.lazy {
+        return Ok(());
+    }
+    let outcome = asked.and_then(control::Pending::wait);
+    serve::wait_until_closed(&store)?;
+    match outcome {
+        Some(outcome) if outcome != ended::CLOSED => bail!("{name}: unmounted, but {outcome}"),
+        // A process of an earlier version is not asked, a killed one says nothing.
+        _ => Ok(()),
+    }
 }
 
 fn unmount_dir(dir: &Path, lazy: bool) -> Result<()> {

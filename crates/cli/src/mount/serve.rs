@@ -36,6 +36,7 @@ use super::{
 };
 use crate::{
     control,
+    ended::Ended,
     keys::{self, open_vfs},
     live, log_device,
 };
@@ -79,7 +80,13 @@ fn serve(arguments: &Arguments) -> Result<()> {
     };
     let fs = open(arguments, map_memory)?;
     let service = Arc::new(Service::new(Arc::clone(&fs), service_options(arguments)));
-    let facts = live::Facts { store: name.clone(), read_only: arguments.read_only, map_memory };
+    let ended = Arc::new(Ended::default());
+    let facts = live::Facts {
+        store: name.clone(),
+        read_only: arguments.read_only,
+        map_memory,
+        ended: Arc::clone(&ended),
+    };
     let answerer = live::answerer(facts, &service);
     let listener = match control::Listener::start(&arguments.store, answerer) {
         // A machine whose /run is full or broken needs its data all the same.
@@ -97,7 +104,7 @@ fn serve(arguments: &Arguments) -> Result<()> {
     // The thread never ends, and must not keep the store locked: it is taken from it at the end.
     let on_signal = Arc::new(Mutex::new(Some(Arc::clone(&fs))));
     let served_by = Arc::clone(&on_signal);
-    let patience = Patience::new(&fs, arguments);
+    let patience = Patience::new(&fs, arguments, &ended);
     let on_end = patience.clone();
     thread::Builder::new().name("signals".into()).spawn(move || {
         for _ in signals.forever() {
@@ -119,10 +126,12 @@ fn serve(arguments: &Arguments) -> Result<()> {
     // From here on questions are answered with `CLOSING`. Closing the store comes first: an error of the transport must
     // not keep it open.
     drop(service);
-    fs.close().with_context(|| name.clone())?;
+    let closed = fs.close().with_context(|| name.clone());
     // The store's lock is released with its last user; a process that waits for the socket to vanish may then open it.
     drop(fs);
+    ended.tell(closed.as_ref().map(drop).map_err(|error| format!("{error:#}")));
     drop(listener);
+    closed?;
     served.with_context(|| format!("{}: not served any more", arguments.dir.display()))?;
     log::info!("{name}: unmounted and closed");
     Ok(())

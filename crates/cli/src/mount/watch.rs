@@ -1,4 +1,5 @@
 //! Reports that a store has stopped, and ends the process if that is wished; and that it waits for space of its host.
+//! Gives memory back that inodes took.
 //!
 //! After a failed write or sync what is on the device is unknown, so the store takes no more changes until it is opened
 //! anew. Programs that use the mount see EIO; this is for the one who runs the machine.
@@ -15,7 +16,7 @@ use std::{
 
 use lacuna_nvmfs::Nvmfs;
 
-use super::{Arguments, unmount_dir};
+use super::{Arguments, heap::Heap, unmount_dir};
 
 /// How often to look.
 const INTERVAL: Duration = Duration::from_millis(500);
@@ -35,8 +36,9 @@ impl Watch {
         let (store, dir) = (arguments.store.display().to_string(), arguments.dir.clone());
         let exits = arguments.exit_on_failure;
         let thread = thread::Builder::new().name("watch".into()).spawn(move || {
-            let mut waited = false;
+            let (mut waited, mut heap) = (false, Heap::default());
             while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(INTERVAL) {
+                heap.look(fs.inodes_in_memory());
                 let waits = fs.ftl().waits_for_space();
                 if waits != std::mem::replace(&mut waited, waits) {
                     log::warn!("{store}: {}", if waits { HOST_IS_FULL } else { "has space again, goes on" });

@@ -1,5 +1,5 @@
 use lacuna_device::{BlockDevice, MemDevice};
-use lacuna_nvmfs::{FormatOptions, Options};
+use lacuna_nvmfs::{FormatOptions, Options, posix::Rename};
 
 use super::*;
 
@@ -72,7 +72,7 @@ fn what_was_removed_can_be_used_until_it_is_forgotten() {
     // So can a file that a rename replaced, and a file that lost two names.
     let from = service.mkdir(FUSE_ROOT, b"from", 0o755, Caller::default()).expect("makes");
     let replaced = service.mkdir(FUSE_ROOT, b"to", 0o700, Caller::default()).expect("makes");
-    service.rename((FUSE_ROOT, b"from"), (FUSE_ROOT, b"to"), Rename::Replace).expect("moves");
+    service.rename((FUSE_ROOT, b"from"), (FUSE_ROOT, b"to"), Rename::Replace, None).expect("moves");
     let file = service.mknod(FUSE_ROOT, b"file", MODE, 0, Caller::default()).expect("makes");
     service.link(file.ino.number(), FUSE_ROOT, b"another", Caller::default()).expect("links");
     service.unlink(FUSE_ROOT, b"file").expect("removes");

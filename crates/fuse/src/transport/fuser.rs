@@ -21,10 +21,11 @@ use lacuna_nvmfs::{
     Timestamp,
     posix::{Attr, Caller, FileKind, Rename, SetAttr, SetTime, XattrMode},
 };
+use rustix::io::Errno as Os;
 
 use super::{
-    BACKGROUND_MAX, COPY_BYTES_MAX, MountOptions, REQUEST_BYTES_MAX, STATFS_BLOCK_BYTES, Session, Transport,
-    Unmounter, invalidator::Invalidator, ttl, ttl_of_found,
+    BACKGROUND_MAX, COPY_BYTES_MAX, MountOptions, REQUEST_BYTES_MAX, STATFS_BLOCK_BYTES, Session, TTL,
+    Transport, Unmounter, invalidator::Invalidator, ttl, ttl_of_found,
 };
 use crate::{
     NamedAttr, Opening, Service,
@@ -34,6 +35,25 @@ use crate::{
 
 /// Requests about directories need no handle: the number is enough.
 const NO_HANDLE: FileHandle = FileHandle(0);
+
+/// The inode of a name that stands for none: to the kernel, number 0 says so.
+const ABSENT: FileAttr = FileAttr {
+    ino: INodeNo(0),
+    size: 0,
+    blocks: 0,
+    atime: UNIX_EPOCH,
+    mtime: UNIX_EPOCH,
+    ctime: UNIX_EPOCH,
+    crtime: UNIX_EPOCH,
+    kind: FileType::RegularFile,
+    perm: 0,
+    nlink: 0,
+    uid: 0,
+    gid: 0,
+    rdev: 0,
+    blksize: 0,
+    flags: 0,
+};
 
 /// Capabilities to request from the kernel, where it offers them.
 const CAPABILITIES: [InitFlags; 11] = [
@@ -199,6 +219,8 @@ impl Filesystem for Adapter {
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         match self.service.lookup(parent.0, name.as_bytes()) {
             Ok(found) => reply.entry(&ttl_of_found(&found), &self.attr(&found.attr), generation(&found.attr)),
+            // The kernel may cache that too, as it may what it finds.
+            Err(errno) if errno == Os::NOENT.into() => reply.entry(&TTL, &ABSENT, Generation(0)),
             Err(errno) => reply.error(errno.into()),
         }
     }
@@ -292,7 +314,7 @@ impl Filesystem for Adapter {
 
     fn rename(
         &self,
-        _: &Request,
+        request: &Request,
         parent: INodeNo,
         name: &OsStr,
         new_parent: INodeNo,
@@ -300,17 +322,19 @@ impl Filesystem for Adapter {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
+        let whiteout = flags.contains(RenameFlags::RENAME_WHITEOUT).then(|| caller(request));
+        let flags = flags.difference(RenameFlags::RENAME_WHITEOUT);
         let mode = if flags.is_empty() {
             Rename::Replace
         } else if flags == RenameFlags::RENAME_NOREPLACE {
             Rename::NoReplace
-        } else if flags == RenameFlags::RENAME_EXCHANGE {
+        } else if flags == RenameFlags::RENAME_EXCHANGE && whiteout.is_none() {
             Rename::Exchange
         } else {
             return reply.error(fuser::Errno::EINVAL);
         };
         let (from, to) = ((parent.0, name.as_bytes()), (new_parent.0, new_name.as_bytes()));
-        empty(self.service.rename(from, to, mode), reply);
+        empty(self.service.rename(from, to, mode, whiteout), reply);
     }
 
     fn link(&self, request: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
@@ -426,7 +450,7 @@ impl Filesystem for Adapter {
     }
 
     fn opendir(&self, _: &Request, ino: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        match self.service.open(ino.0) {
+        match self.service.open_directory(ino.0) {
             Ok(()) => reply.opened(NO_HANDLE, FopenFlags::empty()),
             Err(errno) => reply.error(errno.into()),
         }

@@ -89,12 +89,17 @@ pub(crate) fn is_name(name: &[u8]) -> bool {
 impl Dirent {
     /// The entry of `inode` under a name that was checked.
     pub(crate) fn new(name: &[u8], hash: u64, inode: &Inode) -> Dirent {
+        Dirent::of_parts(inode.ino(), inode.generation(), inode.kind(), name, hash)
+    }
+
+    /// The entry of an inode with these properties under a name that was checked.
+    pub(crate) fn of_parts(ino: Ino, generation: u32, kind: FileKind, name: &[u8], hash: u64) -> Dirent {
         let mut padded = [0; NAME_BYTES_MAX];
         padded[..name.len()].copy_from_slice(name);
         Dirent {
-            ino: inode.ino().0.into(),
-            generation: inode.generation().into(),
-            file_type: (inode.kind().mode_bits() >> 12) as u8,
+            ino: ino.0.into(),
+            generation: generation.into(),
+            file_type: (kind.mode_bits() >> 12) as u8,
             name_len: name.len() as u8,
             zero: 0.into(),
             zero2: 0.into(),

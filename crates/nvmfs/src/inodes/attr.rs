@@ -116,7 +116,7 @@ impl Inodes {
         let attr = self.attr_with_space(&inode);
         if attr.is_err() {
             // The caller gets the first error; an error in freeing the inode would follow from it.
-            let _ = self.forget(node.ino, 1);
+            let _ = self.forget([(node.ino, 1)]);
         }
         attr
     }

@@ -150,6 +150,9 @@ impl Inodes {
             locked.guard(*ino).0.opens.store(1, SeqCst); // no other thread can see it yet
         }
         update.looked_up.iter().for_each(|ino| self.lookups.add(*ino));
+        for (ino, may_be_named) in &update.nameable {
+            locked.guard(*ino).0.may_be_named.store(*may_be_named, SeqCst);
+        }
         for ino in &update.freed {
             let (node, record) = locked.guard(*ino);
             self.nodes.remove(node, record);

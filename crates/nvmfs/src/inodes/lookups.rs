@@ -50,6 +50,20 @@ struct Table {
     last_marked: Option<Instant>,
 }
 
+/// Slots of the table that are kept for more counts.
+const SPARE_COUNTS: usize = 1024;
+
+/// What is left of an inode's look-ups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Forgotten {
+    /// Some.
+    Known,
+    /// None.
+    Unknown,
+    /// None, and the inode was marked: the caller frees it.
+    Marked,
+}
+
 struct Count {
     lookups: u64,
     is_marked: bool,
@@ -72,16 +86,20 @@ impl Lookups {
         true
     }
 
-    /// Subtracts look-ups. True if the inode was marked and its count is zero now: the caller frees it. Look-ups that
-    /// were never counted are not subtracted.
-    pub(super) fn forget(&self, ino: Ino, lookups: u64) -> bool {
+    /// Subtracts look-ups. Those that were never counted are not subtracted.
+    pub(super) fn forget(&self, ino: Ino, lookups: u64) -> Forgotten {
         let mut table = self.table.lock();
-        let Some(count) = table.counts.get_mut(&ino) else { return false };
+        let Some(count) = table.counts.get_mut(&ino) else { return Forgotten::Unknown };
         count.lookups = count.lookups.saturating_sub(lookups);
         if count.lookups > 0 {
-            return false;
+            return Forgotten::Known;
         }
-        table.counts.remove(&ino).is_some_and(|count| count.is_marked)
+        let is_marked = table.counts.remove(&ino).is_some_and(|count| count.is_marked);
+        let needed = table.counts.len() + SPARE_COUNTS;
+        if table.counts.capacity() > 4 * needed {
+            table.counts.shrink_to(needed);
+        }
+        if is_marked { Forgotten::Marked } else { Forgotten::Unknown }
     }
 
     /// Removes all look-ups. Returns the inodes that the caller must free.
@@ -124,14 +142,14 @@ mod tests {
     fn who_forgets_the_last_look_up_of_what_is_marked_frees_it() {
         let lookups = Lookups::default();
         let [first, second, unknown] = [20, 21, 22].map(|number| Ino::new(number).unwrap());
-        assert!(!lookups.mark(unknown) && !lookups.forget(unknown, 1));
+        assert!(!lookups.mark(unknown) && lookups.forget(unknown, 1) == Forgotten::Unknown);
         for ino in [first, first, second] {
             lookups.add(ino);
         }
         assert!(lookups.mark(first));
-        assert!(!lookups.forget(first, 1) && lookups.knows(first));
-        assert!(lookups.forget(first, 1) && !lookups.knows(first));
-        assert!(!lookups.forget(second, 5), "it has a name");
+        assert!(lookups.forget(first, 1) == Forgotten::Known && lookups.knows(first));
+        assert!(lookups.forget(first, 1) == Forgotten::Marked && !lookups.knows(first));
+        assert_eq!(lookups.forget(second, 5), Forgotten::Unknown, "it has a name");
         assert!(!lookups.knows(second));
         lookups.add(first);
         lookups.add(second);
@@ -157,7 +175,7 @@ mod tests {
             }
             assert!(waits.join().unwrap());
         });
-        assert!(lookups.forget(ino, 1));
+        assert_eq!(lookups.forget(ino, 1), Forgotten::Marked);
         assert!(!lookups.wait_for_freed(forever), "none is left");
     }
 }

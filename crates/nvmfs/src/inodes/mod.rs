@@ -112,6 +112,11 @@ impl Inodes {
         self.nodes.get_or_insert(ino)
     }
 
+    /// Number of inodes in memory.
+    pub(crate) fn count_in_memory(&self) -> usize {
+        self.nodes.count()
+    }
+
     /// The node behind a file id, if it is in memory.
     pub(crate) fn node_by_id(&self, id: FileId) -> Option<Arc<Node>> {
         self.nodes.get_by_id(id)

@@ -5,7 +5,7 @@
 //!
 //! 1. There is at most one node that is not `Removed` for a number: the one in the table. An operation that changes an
 //!    inode's sector holds the `record` of its node, loaded. So a node equals the inode on the device, and a node may
-//!    be dropped whenever it is not in use and no time waits to be stored. And a thread that took a node from the
+//!    be dropped whenever it is not in use, no time waits to be stored, and it does not wait for its first name. And a thread that took a node from the
 //!    table, then read the sector, and finds the node still `Unloaded`, has read the current inode.
 //! 2. A node goes from `Unloaded` to `Live` to `Removed` and never back.
 //! 3. `opens` changes with `record` held, shared or alone: a thread that holds `record` alone sees no change.
@@ -57,6 +57,8 @@ pub(crate) struct Node {
     is_log: AtomicBool,
     /// Calls of `open` without `release`.
     pub(super) opens: AtomicU32,
+    /// It was made without a name, and has got none yet, but may. Changes with `record` held alone.
+    pub(super) may_be_named: AtomicBool,
     times: Mutex<Times>,
     /// Sectors of the file that are being changed.
     ranges: Ranges,
@@ -118,6 +120,9 @@ const UNSTORED_TIMES_MAX: usize = 4096;
 /// accepts writes, so they can be stored.
 const UNSTORED_READS_MAX: usize = 4 * UNSTORED_TIMES_MAX;
 
+/// Slots of the table that are kept for more nodes.
+const SPARE_SLOTS: usize = 1024;
+
 /// Seconds after which a read moves the time of access even if nothing changed since the last one.
 const RELATIME_SECONDS: i64 = 24 * 60 * 60;
 
@@ -164,6 +169,7 @@ impl Node {
             removed: AtomicBool::new(false),
             is_log: AtomicBool::new(false),
             opens: AtomicU32::new(0),
+            may_be_named: AtomicBool::new(false),
             times: Mutex::default(),
             ranges: Ranges::default(),
             changes: Mutex::default(),
@@ -263,6 +269,11 @@ impl Node {
         self.removed.load(SeqCst)
     }
 
+    /// Whether an inode without a name may get one.
+    pub(crate) fn may_be_named(&self) -> bool {
+        self.may_be_named.load(SeqCst)
+    }
+
     pub(crate) fn is_log(&self) -> bool {
         self.is_log.load(SeqCst)
     }
@@ -283,6 +294,11 @@ impl Node {
     /// Whether a read at `now` updates the time of access under `relatime`.
     pub(super) fn is_access_due(&self, now: Timestamp) -> bool {
         self.times.lock().is_access_due(now)
+    }
+
+    /// Whether it may be dropped. Called with the table of nodes locked: no thread can start to use it meanwhile.
+    fn is_idle(self: &Arc<Node>) -> bool {
+        Arc::strong_count(self) == 1 && self.opens.load(SeqCst) == 0 && !self.may_be_named()
     }
 
     /// Whether times in memory are newer than those on the device.
@@ -363,7 +379,23 @@ impl Nodes {
             self.forget_times(node.ino);
         }
         drop(times);
-        self.table.lock().by_ino.remove(&node.ino);
+        let mut table = self.table.lock();
+        table.by_ino.remove(&node.ino);
+        table.give_back();
+    }
+
+    /// Drops nodes that a kernel has forgotten, if they are not in use and there are many.
+    pub(super) fn drop_forgotten(&self, inos: &[Ino]) {
+        let mut table = self.table.lock();
+        for ino in inos {
+            if table.by_ino.len() <= self.kept_max / 4 {
+                break;
+            }
+            if table.by_ino.get(ino).is_some_and(Node::is_idle) {
+                table.by_ino.remove(ino);
+            }
+        }
+        table.give_back();
     }
 
     /// Updates times in memory. Called with `record` of `node` held, or by readers without.
@@ -404,6 +436,11 @@ impl Nodes {
         table.by_ino.values().cloned().collect()
     }
 
+    /// Number of nodes in memory.
+    pub(super) fn count(&self) -> usize {
+        self.table.lock().by_ino.len()
+    }
+
     /// Number of nodes with times to store.
     pub(super) fn dirty_count(&self) -> usize {
         self.dirty_count.load(SeqCst)
@@ -439,6 +476,17 @@ impl Table {
         self.queue.push_back(node.ino);
     }
 
+    /// Gives memory back that is much more than the nodes need.
+    fn give_back(&mut self) {
+        let needed = self.by_ino.len() + SPARE_SLOTS;
+        if self.by_ino.capacity() > 4 * needed {
+            self.by_ino.shrink_to(needed);
+            let mut seen = HashSet::new();
+            self.queue.retain(|ino| self.by_ino.contains_key(ino) && seen.insert(*ino));
+            self.queue.shrink_to(needed);
+        }
+    }
+
     /// Drops some of the unused nodes beyond `kept_max`. Examines a constant number of nodes each time.
     fn drop_unused(&mut self, kept_max: usize) {
         const LOOKS: usize = 8;
@@ -448,10 +496,7 @@ impl Table {
             }
             let Some(ino) = self.queue.pop_front() else { return };
             let Some(node) = self.by_ino.get(&ino) else { continue };
-            // No thread can start to use it meanwhile: that takes the table.
-            let is_idle = Arc::strong_count(node) == 1
-                && node.opens.load(SeqCst) == 0
-                && !node.is_used.swap(false, SeqCst);
+            let is_idle = node.is_idle() && !node.is_used.swap(false, SeqCst);
             if is_idle {
                 self.by_ino.remove(&ino);
             } else {

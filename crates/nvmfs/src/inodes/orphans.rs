@@ -4,18 +4,23 @@
 //! becomes an orphan: its `nlink` is 0, and a sector in the region of orphans marks it. The operation that removes the
 //! last reference frees it; after a crash the next open does.
 
-use std::{sync::atomic::Ordering::SeqCst, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering::SeqCst},
+    time::Duration,
+};
 
 use lacuna_ftl::Lba;
 
 use crate::{
     error::{Error, Refusal, Result, is_stale},
     format::{Ino, Inode, Orphan},
-    inodes::{Inodes, Node, Update},
+    inodes::{Inodes, Node, Update, lookups::Forgotten},
 };
 
 /// Orphans left by an earlier use that are read together.
 const ORPHANS_AT_ONCE: usize = 512;
+/// Forgotten orphans that are freed in one batch; it holds their locks.
+const FREED_AT_ONCE: usize = 32;
 
 impl Inodes {
     /// Keeps an inode until [`Inodes::release`].
@@ -58,38 +63,69 @@ impl Inodes {
     }
 
     /// See [`crate::posix::Posix::forget`].
-    pub(crate) fn forget(&self, ino: Ino, lookups: u64) -> Result<()> {
-        if self.lookups.forget(ino, lookups) { self.free_forgotten(ino) } else { Ok(()) }
+    pub(crate) fn forget(&self, forgotten: impl IntoIterator<Item = (Ino, u64)>) -> Result<()> {
+        let (mut marked, mut unknown) = (Vec::new(), Vec::new());
+        for (ino, lookups) in forgotten {
+            match self.lookups.forget(ino, lookups) {
+                Forgotten::Known => {}
+                Forgotten::Unknown => unknown.push(ino),
+                Forgotten::Marked => marked.push(ino),
+            }
+        }
+        self.nodes.drop_forgotten(&unknown);
+        self.free_forgotten(marked)
     }
 
     /// See [`crate::posix::Posix::forget_all`].
     pub(crate) fn forget_all(&self) -> Result<()> {
-        let freed = self.lookups.forget_all().into_iter().map(|ino| self.free_forgotten(ino));
-        freed.fold(Ok(()), Result::and)
+        self.free_forgotten(self.lookups.forget_all())
     }
 
-    /// Frees an inode whose look-ups are all forgotten, unless another reference keeps it (invariant 2 of
-    /// `inodes/lookups.rs`).
-    fn free_forgotten(&self, ino: Ino) -> Result<()> {
-        let freed = self.node(ino).and_then(|node| {
-            self.change_nodes(std::slice::from_ref(&node), |locked| {
-                let inode = locked.inode(&node)?;
-                let is_kept = inode.nlink() > 0 || node.opens.load(SeqCst) > 0 || self.lookups.mark(ino);
-                Ok((!is_kept).then(|| self.end_of_orphan(&inode)))
-            })
-        });
-        self.lookups.note_freed();
-        match freed {
-            Err(error) if is_stale(&error) => Ok(()), // another has freed it
-            freed => freed,
+    /// Frees inodes whose look-ups are all forgotten, unless other references keep them (invariant 2 of
+    /// `inodes/lookups.rs`), many in a batch. If one cannot be freed, the others still are.
+    fn free_forgotten(&self, mut inos: Vec<Ino>) -> Result<()> {
+        inos.sort_unstable();
+        inos.dedup();
+        let mut outcome = Ok(());
+        for inos in inos.chunks(FREED_AT_ONCE) {
+            self.preload(inos);
+            let mut nodes = Vec::with_capacity(inos.len());
+            for ino in inos {
+                match self.node(*ino) {
+                    Ok(node) => nodes.push(node),
+                    Err(error) if is_stale(&error) => {} // another has freed it
+                    Err(error) => outcome = Err(error),
+                }
+            }
+            outcome = outcome.and(self.free_unless_kept(&nodes));
+            self.lookups.note_freed();
         }
+        outcome
+    }
+
+    fn free_unless_kept(&self, nodes: &[Arc<Node>]) -> Result<()> {
+        self.change_nodes(nodes, |locked| {
+            let mut update = Update::new((self.clock)());
+            for node in nodes {
+                let Ok(inode) = locked.inode(node) else { continue }; // another has freed it
+                let is_kept = inode.nlink() > 0 || node.opens.load(SeqCst) > 0 || self.lookups.mark(node.ino);
+                if !is_kept {
+                    self.end_orphan(&mut update, &inode);
+                }
+            }
+            Ok(Some(update))
+        })
     }
 
     fn end_of_orphan(&self, inode: &Inode) -> Update {
         let mut update = Update::new((self.clock)());
+        self.end_orphan(&mut update, inode);
+        update
+    }
+
+    fn end_orphan(&self, update: &mut Update, inode: &Inode) {
         update.trim(inode.ino().orphan_lba(), 1);
         update.free(inode, self);
-        update
     }
 
     /// Frees the inodes that had no name and were open when the file system was last used. Damage is left for the check

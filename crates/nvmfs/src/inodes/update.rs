@@ -15,6 +15,7 @@ use crate::{
         self, Ino, Inode, LINKS_MAX, Orphan, Privilege, REGION_SECTORS, SectorBytes, Timestamp, XATTR_SECTORS,
     },
     inodes::{Inodes, Node, Touch},
+    mutant::{Rule, is_broken},
 };
 
 /// Nodes whose `record`s are held alone.
@@ -66,6 +67,8 @@ pub(crate) struct Update {
     pub(super) freed: Vec<Ino>,
     pub(super) opened: Vec<Ino>,
     pub(super) looked_up: Vec<Ino>,
+    /// Inodes without a name, and whether they may get their first one from now on.
+    pub(super) nameable: Vec<(Ino, bool)>,
     pub(super) touched: Vec<(Ino, Touch)>,
     /// Ranges of the map that must be in memory before the update can be made.
     pub(super) absent: Vec<Range<Lba>>,
@@ -90,6 +93,7 @@ impl Update {
             freed: Vec::new(),
             opened: Vec::new(),
             looked_up: Vec::new(),
+            nameable: Vec::new(),
             touched: Vec::new(),
             absent: Vec::new(),
             privilege: Privilege::Root,
@@ -172,10 +176,30 @@ impl Update {
             self.free(&inode, inodes);
             return;
         }
-        let orphan = Orphan::new(ino, inode.generation());
-        self.write_sector(ino.orphan_lba(), format::seal(&orphan, ino.orphan_lba()));
-        inode.set_nlink(0);
+        self.put_orphan(&mut inode);
         self.put_changed(inode);
+    }
+
+    /// Notes that an inode, which the caller then puts, has no name.
+    pub(crate) fn put_orphan(&mut self, inode: &mut Inode) {
+        let lba = inode.ino().orphan_lba();
+        if !is_broken(Rule::UnnamedIsOrphan) {
+            self.write_sector(lba, format::seal(&Orphan::new(inode.ino(), inode.generation()), lba));
+        }
+        inode.set_nlink(0);
+    }
+
+    /// A new inode without a name may get one.
+    pub(crate) fn let_be_named(&mut self, ino: Ino) {
+        self.nameable.push((ino, true));
+    }
+
+    /// An inode gets its first name.
+    pub(crate) fn name_orphan(&mut self, inode: &Inode) {
+        if !is_broken(Rule::NamedIsNoOrphan) {
+            self.trim(inode.ino().orphan_lba(), 1);
+        }
+        self.nameable.push((inode.ino(), false));
     }
 
     pub(super) fn ops(&self) -> Vec<Op<'_>> {

@@ -15,7 +15,7 @@ use crate::{
         ACL, Acl, Bucket, Caller, DEFAULT_ACL, FileKind, Ino, Inode, LINKS_MAX, Marks, Privilege,
         TARGET_BYTES_MAX, Timestamp, Xattrs, encode_xattrs,
     },
-    inodes::Node,
+    inodes::{Inodes, Locked, Node, Update},
     mutant::{Rule, is_broken},
     names::{Names, hash_table::Search},
 };
@@ -34,11 +34,43 @@ pub(crate) struct NewInode<'a> {
     pub(crate) is_log: bool,
     /// It is open from the start.
     pub(crate) open: bool,
-    /// Its name counts as looked up.
+    /// It counts as looked up.
     pub(crate) is_looked_up: bool,
+    /// [`Names::link`] may give it its first name, if it is made without one.
+    pub(crate) may_be_named: bool,
 }
 
 const SET_GID: u32 = 0o2000;
+
+/// The number of an inode to be made: kept when the directory changes meanwhile and the operation is planned again.
+#[derive(Default)]
+pub(super) struct TakenNumber(Cell<Option<(Ino, u32)>>);
+
+impl TakenNumber {
+    /// Its node, and the generation of the inode.
+    pub(super) fn node(&self, inodes: &Inodes) -> Result<(Arc<Node>, u32)> {
+        let (ino, generation) = self.0.get().map_or_else(|| inodes.take_number(), Ok)?;
+        self.0.set(Some((ino, generation)));
+        Ok((inodes.node_of_number(ino), generation))
+    }
+
+    /// Whether no inode has it, which `update` will make. If one does, because it was given out before, 2^28 numbers
+    /// ago, the next plan takes another.
+    pub(super) fn is_free(
+        &self,
+        inodes: &Inodes,
+        locked: &mut Locked<'_>,
+        update: &mut Update,
+        node: &Node,
+    ) -> bool {
+        let lba = node.ino().inode_lba();
+        let is_free = locked.is_unloaded(node) && update.allocated(inodes, lba..Lba(lba.0 + 1)) == 0;
+        if !is_free {
+            self.0.set(None);
+        }
+        is_free
+    }
+}
 
 /// The default access control list of a directory.
 #[derive(Default)]
@@ -78,7 +110,14 @@ impl NewInode<'_> {
     }
 
     /// The inode in the directory `parent`; true if its target must be written to its region.
-    fn inode(&self, ino: Ino, generation: u32, mode: u32, parent: &Inode, now: Timestamp) -> (Inode, bool) {
+    pub(super) fn inode(
+        &self,
+        ino: Ino,
+        generation: u32,
+        mode: u32,
+        parent: &Inode,
+        now: Timestamp,
+    ) -> (Inode, bool) {
         let mut inode = Inode::new(ino, generation, mode & 0o177_777, now);
         let hands_down = parent.permissions() & SET_GID != 0;
         let above = parent.owner();
@@ -102,28 +141,44 @@ impl Names {
     pub(crate) fn create(&self, parent: Ino, name: &[u8], new: &NewInode<'_>) -> Result<(Arc<Node>, Inode)> {
         let kind = new.check()?;
         let dir = self.directory_for(parent, name)?;
-        // Kept when the directory changes meanwhile and the operation is planned again.
-        let taken = Cell::new(None);
+        self.make(kind, &dir, Some(name), new)
+    }
+
+    /// Makes an inode without a name, as if in the directory `parent`: an orphan from the start, which lives as long as
+    /// it is open or counts as looked up, unless [`Names::link`] names it.
+    pub(crate) fn create_unnamed(&self, parent: Ino, new: &NewInode<'_>) -> Result<(Arc<Node>, Inode)> {
+        assert!(new.open || new.is_looked_up, "nobody would free it");
+        let kind = new.check()?;
+        let dir = self.directory(parent)?;
+        self.make(kind, &dir, None, new)
+    }
+
+    fn make(
+        &self,
+        kind: FileKind,
+        dir: &Arc<Node>,
+        name: Option<&[u8]>,
+        new: &NewInode<'_>,
+    ) -> Result<(Arc<Node>, Inode)> {
+        let taken = TakenNumber::default();
         self.change_names(
-            &[&dir],
+            &[dir],
             |readers| {
-                let free = free_bucket(&readers[0], name)?;
-                let (ino, generation) = taken.get().map_or_else(|| self.inodes.take_number(), Ok)?;
-                taken.set(Some((ino, generation)));
-                let node = self.inodes.node_of_number(ino);
-                let handed_down = self.default_acl(&dir, kind)?;
-                Ok(((free, generation, handed_down, Arc::clone(&node)), vec![node]))
+                let named = match name {
+                    Some(name) => Some((name, free_bucket(&readers[0], name)?)),
+                    None => None,
+                };
+                let (node, generation) = taken.node(&self.inodes)?;
+                let handed_down = self.default_acl(dir, kind)?;
+                Ok(((named, generation, handed_down, Arc::clone(&node)), vec![node]))
             },
-            |locked, (free, generation, handed_down, node)| {
+            |locked, (named, generation, handed_down, node)| {
                 let mut update = NameUpdate::new(self.inodes.now());
                 update.privilege = new.privilege;
-                let is_free = locked.is_unloaded(node);
-                let lba = node.ino().inode_lba();
-                if !is_free || update.allocated(&self.inodes, lba..Lba(lba.0 + 1)) > 0 {
-                    taken.set(None);
-                    return Ok(None); // the number was given out before, 2^28 numbers ago
+                if !taken.is_free(&self.inodes, locked, &mut update, node) {
+                    return Ok(None);
                 }
-                let above = locked.inode(&dir)?;
+                let above = locked.inode(dir)?;
                 if (above.marks().acl || handed_down.acl.is_some())
                     && kind != FileKind::Symlink
                     && handed_down.read_at != Some(above.changes())
@@ -135,19 +190,27 @@ impl Names {
                 if !xattrs.is_empty() {
                     update.set_xattrs(&mut inode, &encode_xattrs(&xattrs), Marks::of(&xattrs));
                 }
-                update.put_name(self.inodes.volume(), parent, *free, name, &inode);
+                match *named {
+                    Some((name, free)) => {
+                        update.put_name(self.inodes.volume(), dir.ino(), free, name, &inode);
+                        update.put_parent(above, i64::from(kind == FileKind::Directory))?;
+                    }
+                    None => update.put_orphan(&mut inode),
+                }
                 update.put_inode(inode);
                 if is_outside {
                     let mut bytes = new.target.to_vec();
                     bytes.resize(bytes.len().next_multiple_of(SECTOR), 0);
                     update.write(node.ino().lba(0), bytes);
                 }
-                update.put_parent(above, i64::from(kind == FileKind::Directory))?;
                 if new.open {
                     update.open(node.ino());
                 }
                 if new.is_looked_up {
                     update.look_up(node.ino());
+                }
+                if named.is_none() && new.may_be_named {
+                    update.let_be_named(node.ino());
                 }
                 Ok(Some((update, (Arc::clone(node), inode))))
             },
@@ -163,7 +226,7 @@ impl Names {
         is_looked_up: bool,
         privilege: Privilege,
     ) -> Result<(Arc<Node>, Inode)> {
-        // An inode that lost its last name gets no other, whether it still exists or not.
+        // An inode that lost its last name gets no other, whether it still exists or not; one that never had any may.
         let is_gone = |error| if is_stale(&error) { Refusal::NotFound.into() } else { error };
         let node = self.inodes.node(ino).map_err(is_gone)?;
         if node.kind() == FileKind::Directory {
@@ -176,13 +239,16 @@ impl Names {
             |locked, free| {
                 let mut inode = locked.inode(&node).map_err(is_gone)?;
                 match inode.nlink() {
-                    0 => return Err(Refusal::NotFound.into()),
+                    0 if !node.may_be_named() => return Err(Refusal::NotFound.into()),
                     LINKS_MAX.. => return Err(Refusal::TooManyLinks.into()),
                     nlink => inode.set_nlink(nlink + 1),
                 }
                 let mut update = NameUpdate::new(self.inodes.now());
                 update.privilege = privilege;
                 update.put_name(self.inodes.volume(), parent, *free, name, &inode);
+                if inode.nlink() == 1 {
+                    update.name_orphan(&inode);
+                }
                 let linked = update.put_changed(inode);
                 update.put_parent(locked.inode(&dir)?, 0)?;
                 if is_looked_up {

@@ -46,7 +46,7 @@ impl Names {
         };
         loop {
             let since = dir.bucket_changes();
-            match self.read_window(dir.ino(), first, buckets_max) {
+            match self.read_window(dir, since, first, buckets_max) {
                 // The entries before the damage are listed.
                 Err(_) if buckets_max > 1 => buckets_max = 1,
                 Err(error) => return Err(error),
@@ -63,13 +63,16 @@ impl Names {
         }
     }
 
-    /// Reads the next `buckets_max` buckets in use from `first` on; none if there are no more.
+    /// The next `buckets_max` buckets in use from `first` on; none if there are no more. Entries that
+    /// are not known are read, and known from then on, unless the directory has changed more than `since` times.
     pub(super) fn read_window(
         &self,
-        directory: Ino,
+        dir: &Node,
+        since: u64,
         first: Bucket,
         buckets_max: usize,
     ) -> Result<Option<Window>> {
+        let directory = dir.ino();
         if first.0 >= REGION_SECTORS {
             return Ok(None);
         }
@@ -77,12 +80,23 @@ impl Names {
         let lbas = self.inodes.volume().ftl().mapped_sectors(range, buckets_max)?;
         let Some(last) = lbas.last() else { return Ok(None) };
         let mut entries = BTreeMap::new();
+        let mut unknown = Vec::new();
+        for lba in &lbas {
+            let (_, bucket) = Ino::of(*lba);
+            match self.known.listed(dir.file_id(), Bucket(bucket)) {
+                Some(listed) => drop(entries.insert(bucket, listed)),
+                None => unknown.push(*lba),
+            }
+        }
         let mut outcome = Ok(());
-        self.inodes.volume().ftl().visit_sectors(&lbas, |lba, bytes| {
+        self.inodes.volume().ftl().visit_sectors(&unknown, |lba, bytes| {
             let bucket = Bucket(Ino::of(lba).1);
             let parse = |bytes| self.inodes.volume().parse_bucket(directory, bucket, bytes);
             match bytes.map_err(Error::from).and_then(parse) {
-                Ok(Slot::Entry(entry)) => drop(entries.insert(bucket.0, Listed::new(&entry))),
+                Ok(Slot::Entry(entry)) => {
+                    self.known.put(dir, since, [(bucket, &entry)]);
+                    entries.insert(bucket.0, Listed::new(&entry));
+                }
                 Ok(_) => {}
                 Err(error) => outcome = Err(error),
             }

@@ -11,6 +11,7 @@
 
 mod create;
 pub(crate) mod hash_table;
+mod known_entries;
 mod list;
 mod plan;
 mod read_ahead;
@@ -21,6 +22,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 
 pub(crate) use create::NewInode;
+use known_entries::KnownEntries;
 pub use list::DirEntry;
 use read_ahead::ReadAhead;
 pub use rename::Rename;
@@ -47,13 +49,20 @@ pub(crate) struct Names {
     inodes: Arc<Inodes>,
     /// Entries that listings are going to ask for.
     ahead: ReadAhead,
+    known: KnownEntries,
     /// Held while a name moves from one directory to another.
     moves: Mutex<()>,
 }
 
 impl Names {
     pub(crate) fn new(inodes: Arc<Inodes>) -> Names {
-        Names { inodes, ahead: ReadAhead::default(), moves: Mutex::new(()) }
+        Names { inodes, ahead: ReadAhead::default(), known: KnownEntries::default(), moves: Mutex::new(()) }
+    }
+
+    /// Has entries read that are known.
+    #[cfg(test)]
+    pub(crate) fn read_again(&self) {
+        self.known.clear();
     }
 
     /// The node of a directory.

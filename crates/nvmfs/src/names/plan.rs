@@ -35,7 +35,15 @@ pub(super) struct DirReader<'a> {
 impl Buckets for DirReader<'_> {
     fn get(&self, bucket: Bucket) -> Result<Slot> {
         self.buckets.borrow_mut().push(bucket.0);
-        self.names.inodes.volume().read_bucket(self.dir.ino(), bucket)
+        let Names { inodes, known, .. } = self.names;
+        if let Some(entry) = known.get(self.dir.file_id(), bucket) {
+            return Ok(Slot::Entry(entry));
+        }
+        let slot = inodes.volume().read_bucket(self.dir.ino(), bucket)?;
+        if let Slot::Entry(entry) = &slot {
+            known.put(&self.dir, self.since, [(bucket, entry)]);
+        }
+        Ok(slot)
     }
 }
 
@@ -88,8 +96,8 @@ pub(super) fn is_named_by(node: &Node, entry: &Dirent) -> bool {
 /// The changes that one operation makes to names, and to the inodes that they stand for.
 pub(super) struct NameUpdate {
     inodes: Update,
-    /// Buckets of directories, and the entry that is listed for them afterwards.
-    buckets: Vec<(Ino, Range<u64>, Option<Listed>)>,
+    /// Buckets of directories, and the entry that is in them afterwards.
+    buckets: Vec<(Ino, Range<u64>, Option<Box<Dirent>>)>,
 }
 
 impl Deref for NameUpdate {
@@ -126,7 +134,7 @@ impl NameUpdate {
     fn put_entry(&mut self, directory: Ino, bucket: Bucket, entry: &Dirent) {
         let lba = bucket.lba(directory);
         self.write_sector(lba, format::seal(entry, lba));
-        self.buckets.push((directory, bucket.0..bucket.0 + 1, Some(Listed::new(entry))));
+        self.buckets.push((directory, bucket.0..bucket.0 + 1, Some(Box::new(*entry))));
     }
 
     pub(super) fn remove_entry(&mut self, directory: Ino, removal: Removal) {
@@ -186,10 +194,11 @@ impl Names {
     fn apply(&self, update: &NameUpdate, locked: &mut Locked<'_>) -> Result<Attempt<()>> {
         let applied = self.inodes.apply(update, locked)?;
         if matches!(applied, Attempt::Done(())) {
-            for (ino, buckets, listed) in &update.buckets {
+            for (ino, buckets, entry) in &update.buckets {
                 let directory = locked.node(*ino);
                 directory.note_buckets(buckets.clone());
-                self.ahead.note(directory.file_id(), buckets, listed.as_ref());
+                self.known.note(directory.file_id(), buckets, entry.as_deref());
+                self.ahead.note(directory.file_id(), buckets, entry.as_deref().map(Listed::new).as_ref());
             }
         }
         Ok(applied)

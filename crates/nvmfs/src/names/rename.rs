@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::{
     check_name,
+    create::{NewInode, TakenNumber},
     plan::{DirReader, NameUpdate},
 };
 use crate::{
@@ -35,13 +36,20 @@ pub(crate) struct RenameEnd<'a> {
     pub(crate) name: &'a [u8],
 }
 
+/// What becomes of the old name.
+enum OldName {
+    Removed(Removal),
+    /// It is a new inode's: its number's node, and its generation.
+    Whiteout(Bucket, Arc<Node>, u32),
+}
+
 /// The plan of a rename.
 enum Plan {
     /// Both names stand for one inode already.
     Nothing,
     Move {
         node: Arc<Node>,
-        removal: Removal,
+        old: OldName,
         into: Bucket,
         replaced: Option<Arc<Node>>,
     },
@@ -55,7 +63,13 @@ impl Plan {
     fn nodes(&self) -> Vec<Arc<Node>> {
         match self {
             Plan::Nothing => Vec::new(),
-            Plan::Move { node, replaced, .. } => std::iter::once(node).chain(replaced).cloned().collect(),
+            Plan::Move { node, replaced, old, .. } => {
+                let whiteout = match old {
+                    OldName::Whiteout(_, whiteout, _) => Some(whiteout),
+                    OldName::Removed(_) => None,
+                };
+                std::iter::once(node).chain(replaced).chain(whiteout).cloned().collect()
+            }
             Plan::Exchange { first, second } => vec![Arc::clone(&first.1), Arc::clone(&second.1)],
         }
     }
@@ -66,12 +80,14 @@ fn is_directory(node: &Node) -> bool {
 }
 
 impl Names {
-    /// Moves a name; for the inode that it replaces, see [`Names::drop_name`].
+    /// Moves a name, and leaves `whiteout` under the old one if there is one; for the inode that it replaces, see
+    /// [`Names::drop_name`].
     pub(crate) fn rename(
         &self,
         from: RenameEnd<'_>,
         to: RenameEnd<'_>,
         mode: Rename,
+        whiteout: Option<&NewInode<'_>>,
     ) -> Result<Option<Attr>> {
         check_name(from.name)?;
         check_name(to.name)?;
@@ -80,10 +96,13 @@ impl Names {
         // Directories must not move while the check that none ends up inside itself is made.
         let _moves = (!is_local).then(|| self.moves.lock());
         let distinct = if is_local { &dirs[..1] } else { &dirs[..] };
+        let taken = TakenNumber::default();
         self.change_names(
             &distinct.iter().collect::<Vec<_>>(),
             |readers| {
-                let plan = self.plan_rename(&readers[0], &readers[readers.len() - 1], from, to, mode)?;
+                let number = whiteout.map(|_| &taken);
+                let ends = (&readers[0], &readers[readers.len() - 1]);
+                let plan = self.plan_rename(ends, from, to, mode, number)?;
                 let nodes = plan.nodes();
                 Ok((plan, nodes))
             },
@@ -91,9 +110,24 @@ impl Names {
                 let mut gone = None;
                 let update = match plan {
                     Plan::Nothing => NameUpdate::new(self.inodes.now()),
-                    Plan::Move { node, removal, into, replaced } => {
+                    Plan::Move { node, old, into, replaced } => {
                         let mut update = NameUpdate::new(self.inodes.now());
-                        update.remove_entry(from.parent, *removal);
+                        match (old, whiteout) {
+                            (OldName::Whiteout(bucket, number, generation), Some(whiteout)) => {
+                                if !taken.is_free(&self.inodes, locked, &mut update, number) {
+                                    return Ok(None);
+                                }
+                                update.privilege = whiteout.privilege;
+                                let (above, now) = (locked.inode(&dirs[0])?, update.now());
+                                let (inode, _) =
+                                    whiteout.inode(number.ino(), *generation, whiteout.mode, &above, now);
+                                let volume = self.inodes.volume();
+                                update.put_name(volume, from.parent, *bucket, from.name, &inode);
+                                update.put_inode(inode);
+                            }
+                            (OldName::Removed(removal), _) => update.remove_entry(from.parent, *removal),
+                            (OldName::Whiteout(..), None) => unreachable!("none was asked for"),
+                        }
                         let inode = locked.inode(node)?;
                         update.put_name(self.inodes.volume(), to.parent, *into, to.name, &inode);
                         if let Some(replaced) = replaced {
@@ -124,11 +158,11 @@ impl Names {
 
     fn plan_rename(
         &self,
-        old: &DirReader<'_>,
-        new: &DirReader<'_>,
+        (old, new): (&DirReader<'_>, &DirReader<'_>),
         from: RenameEnd<'_>,
         to: RenameEnd<'_>,
         mode: Rename,
+        whiteout: Option<&TakenNumber>,
     ) -> Result<Plan> {
         let Search::Found { bucket, entry } = old.search(from.name)? else {
             return Err(Refusal::NotFound.into());
@@ -160,8 +194,14 @@ impl Names {
             }
             _ => {}
         }
-        let removal = hash_table::plan_removal(old, bucket, is_local.then_some(into))?;
-        Ok(Plan::Move { node, removal, into, replaced: other })
+        let old = match whiteout {
+            Some(number) => {
+                let (node, generation) = number.node(&self.inodes)?;
+                OldName::Whiteout(bucket, node, generation)
+            }
+            None => OldName::Removed(hash_table::plan_removal(old, bucket, is_local.then_some(into))?),
+        };
+        Ok(Plan::Move { node, old, into, replaced: other })
     }
 }
 

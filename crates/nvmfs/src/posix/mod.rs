@@ -27,6 +27,7 @@ use crate::{
     error::{Refusal, Result},
     format::{Ino, Privilege},
     inodes::{Author, Inodes},
+    mutant::{Rule, is_broken},
     names::{Names, NewInode, RenameEnd},
 };
 
@@ -94,7 +95,13 @@ impl Posix {
     /// Subtracts `lookups` counts of an inode. The last one frees an inode that has no name and is not open.
     /// Subtracting more than were counted does no harm.
     pub fn forget(&self, ino: Ino, lookups: u64) -> Result<()> {
-        self.layers.inodes.forget(ino, lookups)
+        self.forget_many([(ino, lookups)])
+    }
+
+    /// As [`Posix::forget`] for many inodes, which are freed with few batches. If one cannot be freed, the others still
+    /// are.
+    pub fn forget_many(&self, forgotten: impl IntoIterator<Item = (Ino, u64)>) -> Result<()> {
+        self.layers.inodes.forget(forgotten)
     }
 
     /// Removes all counts of all inodes, those of other callers too, as an unmount does. If one inode cannot be freed,
@@ -192,6 +199,26 @@ impl Posix {
         self.make(parent, name, &NewInode { mode, caller: Some(caller), open: true, ..NewInode::default() })
     }
 
+    /// Makes a regular file without a name, with owner, group and access control list as in the directory `parent`, and
+    /// opens it (see [`Posix::open`]), as one operation (`O_TMPFILE`). With its last reference it is freed, and after a
+    /// crash; unless [`Posix::link`] gave it a name, which is refused if it `is_exclusive` (`O_EXCL`).
+    ///
+    /// # Errors
+    /// [`Refusal::NotFound`] in a directory that was removed, [`Refusal::NotADirectory`].
+    pub fn create_unnamed(&self, parent: Ino, mode: u32, is_exclusive: bool, caller: Caller) -> Result<Attr> {
+        let new = NewInode {
+            mode: FileKind::File.mode_bits() | mode & 0o7777,
+            caller: Some(caller),
+            open: true,
+            may_be_named: !is_exclusive,
+            is_looked_up: self.counts_lookups,
+            privilege: self.privilege,
+            ..NewInode::default()
+        };
+        let (node, made) = self.layers.names.create_unnamed(parent, &new)?;
+        Ok(self.layers.inodes.attr_after(&node, &made))
+    }
+
     /// Makes a directory.
     ///
     /// # Errors
@@ -220,11 +247,11 @@ impl Posix {
         Ok(target)
     }
 
-    /// Gives an inode one more name.
+    /// Gives an inode one more name, or the first one ([`Posix::create_unnamed`]).
     ///
     /// # Errors
     /// [`Refusal::Exists`], [`Refusal::TooManyLinks`], [`Refusal::NotPermitted`] for directories, [`Refusal::NotFound`]
-    /// for an inode that lost its last name.
+    /// for an inode that lost its last name, or may have none.
     pub fn link(&self, ino: Ino, parent: Ino, name: &[u8]) -> Result<Attr> {
         let (node, linked) =
             self.layers.names.link(ino, parent, name, self.counts_lookups, self.privilege)?;
@@ -267,8 +294,48 @@ impl Posix {
         new_name: &[u8],
         mode: Rename,
     ) -> Result<Option<Attr>> {
-        let from = RenameEnd { parent, name };
-        let gone = self.layers.names.rename(from, RenameEnd { parent: new_parent, name: new_name }, mode)?;
+        self.rename_with((parent, name), (new_parent, new_name), mode, None)
+    }
+
+    /// As [`Posix::rename`], and the old name becomes that of a whiteout in the same batch: a character device 0:0
+    /// without permissions, by which overlayfs notes that a name below it is gone (`RENAME_WHITEOUT`). It belongs to
+    /// the caller, and gets no access control list.
+    ///
+    /// # Errors
+    /// As [`Posix::rename`]; [`Refusal::Invalid`] for [`Rename::Exchange`].
+    pub fn rename_leaving_whiteout(
+        &self,
+        from: (Ino, &[u8]),
+        to: (Ino, &[u8]),
+        mode: Rename,
+        caller: Caller,
+    ) -> Result<Option<Attr>> {
+        if mode == Rename::Exchange {
+            return Err(Refusal::Invalid.into());
+        }
+        if is_broken(Rule::WhiteoutInBatch) {
+            let gone = self.rename_with(from, to, mode, None)?;
+            self.mknod(from.0, from.1, FileKind::CharDevice.mode_bits(), 0, caller)?;
+            return Ok(gone);
+        }
+        let whiteout = NewInode {
+            mode: FileKind::CharDevice.mode_bits(),
+            caller: Some(caller),
+            privilege: self.privilege,
+            ..NewInode::default()
+        };
+        self.rename_with(from, to, mode, Some(&whiteout))
+    }
+
+    fn rename_with(
+        &self,
+        (parent, name): (Ino, &[u8]),
+        (new_parent, new_name): (Ino, &[u8]),
+        mode: Rename,
+        whiteout: Option<&NewInode<'_>>,
+    ) -> Result<Option<Attr>> {
+        let (from, to) = (RenameEnd { parent, name }, RenameEnd { parent: new_parent, name: new_name });
+        let gone = self.layers.names.rename(from, to, mode, whiteout)?;
         self.layers.inodes.store_many_times();
         Ok(gone)
     }
@@ -304,7 +371,7 @@ impl Posix {
         self.layers.inodes.is_access_due(ino)
     }
 
-    /// Ends what [`Posix::open`] or [`Posix::create`] began. The last one stores times, and frees an inode that has no
+    /// Ends what [`Posix::open`], [`Posix::create`] or [`Posix::create_unnamed`] began. The last one stores times, and frees an inode that has no
     /// name any more and is not counted as looked up.
     pub fn release(&self, ino: Ino) -> Result<()> {
         self.layers.inodes.release(ino)
@@ -479,6 +546,12 @@ impl Posix {
 }
 
 impl Posix {
+    /// Has names read that are known.
+    #[cfg(test)]
+    pub(crate) fn read_names_again(&self) {
+        self.layers.names.read_again();
+    }
+
     fn make(&self, parent: Ino, name: &[u8], new: &NewInode<'_>) -> Result<Attr> {
         let new = NewInode { is_looked_up: self.counts_lookups, privilege: self.privilege, ..*new };
         let (node, made) = self.layers.names.create(parent, name, &new)?;

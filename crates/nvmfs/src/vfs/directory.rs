@@ -134,8 +134,11 @@ impl Vfs for Directory {
         check_file_name(from)?;
         check_file_name(to)?;
         let end = |name| RenameEnd { parent: self.ino, name };
-        named(from, self.layers.names().rename(end(from.as_bytes()), end(to.as_bytes()), Rename::Replace))
-            .map(drop)
+        named(
+            from,
+            self.layers.names().rename(end(from.as_bytes()), end(to.as_bytes()), Rename::Replace, None),
+        )
+        .map(drop)
     }
 
     /// The regular files of the directory whose names are UTF-8.

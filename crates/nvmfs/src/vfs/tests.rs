@@ -176,6 +176,7 @@ fn hold_against_locks(map_memory: Option<u64>, has_limits: bool) {
         let waits = cold.with(|fs, waits| {
             // In files and directories that were not used since the store was opened.
             let many = fs.lookup(Ino::ROOT, b"many").unwrap().ino;
+            fs.read_names_again();
             let before = waits();
             operation(fs, many, index as u64 * 150);
             waits() - before

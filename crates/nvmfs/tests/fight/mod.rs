@@ -51,7 +51,7 @@ fn pick(fs: &Posix, rng: &mut SeededRng, levels: u64) -> (Ino, &'static [u8]) {
 
 fn step(fs: &Posix, rng: &mut SeededRng) -> Result<(), Error> {
     let caller = Caller::default();
-    let what = rng.below(12);
+    let what = rng.below(14);
     // A moved directory may carry more below it, so removals must reach deeper than creations.
     let is_removal = (3..=7).contains(&what);
     let (parent, name) = pick(fs, rng, if is_removal { 12 } else { 3 });
@@ -75,6 +75,14 @@ fn step(fs: &Posix, rng: &mut SeededRng) -> Result<(), Error> {
             fs.setattr(ino, &SetAttr { size: Some(rng.below(1000)), ..SetAttr::default() })?;
             fs.setxattr(ino, b"user.x", &[2; 400], XattrMode::Set)
         }
+        11 => {
+            let ino = fs.create_unnamed(parent, 0o600, rng.chance(20), caller)?.ino;
+            let linked =
+                fs.write(ino, 0, &[3; 700], WriteOptions::default()).and_then(|_| fs.link(ino, to, to_name));
+            fs.release(ino)?;
+            linked.map(drop)
+        }
+        12 => fs.rename_leaving_whiteout((parent, name), (to, to_name), Rename::Replace, caller).map(drop),
         _ => fs.rename(parent, name, to, to_name, Rename::Replace).map(drop),
     }
 }

@@ -30,6 +30,12 @@ pub(crate) enum Change {
         mode: u32,
         caller: Caller,
     },
+    CreateUnnamed {
+        dir: Path,
+        mode: u32,
+        is_exclusive: bool,
+        caller: Caller,
+    },
     Symlink {
         path: Path,
         target: Vec<u8>,
@@ -44,6 +50,8 @@ pub(crate) enum Change {
         from: Path,
         to: Path,
         mode: Rename,
+        /// For whom the old name becomes a whiteout.
+        whiteout: Option<Caller>,
     },
     Write {
         path: Path,
@@ -180,6 +188,10 @@ impl Driver {
                 let (parent, name) = self.parent_and_name(path)?;
                 self.handles.push(fs.create(parent, name, *mode, *caller)?.ino);
             }
+            Change::CreateUnnamed { dir, mode, is_exclusive, caller } => {
+                let parent = self.walk(dir)?;
+                self.handles.push(fs.create_unnamed(parent, *mode, *is_exclusive, *caller)?.ino);
+            }
             Change::Symlink { path, target } => {
                 let (parent, name) = self.parent_and_name(path)?;
                 fs.symlink(parent, name, target, Caller::default())?;
@@ -197,10 +209,12 @@ impl Driver {
                 let (parent, name) = self.parent_and_name(path)?;
                 fs.rmdir(parent, name)?;
             }
-            Change::Rename { from, to, mode } => {
-                let (parent, name) = self.parent_and_name(from)?;
-                let (new_parent, new_name) = self.parent_and_name(to)?;
-                fs.rename(parent, name, new_parent, new_name, *mode)?;
+            Change::Rename { from, to, mode, whiteout } => {
+                let (from, to) = (self.parent_and_name(from)?, self.parent_and_name(to)?);
+                match whiteout {
+                    Some(caller) => fs.rename_leaving_whiteout(from, to, *mode, *caller)?,
+                    None => fs.rename(from.0, from.1, to.0, to.1, *mode)?,
+                };
             }
             Change::Write { path, offset, data, trim_to } => {
                 let kill_privileges = Some(Caller::default());

@@ -29,6 +29,8 @@ struct Node {
     perm: u32,
     owner: (u32, u32),
     names: u32,
+    /// It was made without a name, and may get one.
+    may_be_named: bool,
     xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
@@ -49,7 +51,7 @@ impl Default for World {
 
 impl Node {
     fn new(body: Body, perm: u32, owner: (u32, u32)) -> Node {
-        Node { body, perm, owner, names: 1, xattrs: BTreeMap::new() }
+        Node { body, perm, owner, names: 1, may_be_named: false, xattrs: BTreeMap::new() }
     }
 
     fn is_directory(&self) -> bool {
@@ -150,6 +152,13 @@ impl World {
         if self.directory(parent)?.contains_key(&name) {
             return Err(Refusal::Exists);
         }
+        let id = self.make_in(parent, body, mode, caller);
+        self.entries(parent).insert(name, id);
+        Ok(id)
+    }
+
+    /// An inode as it is made in a directory, without a name.
+    fn make_in(&mut self, parent: Id, body: Body, mode: u32, caller: Caller) -> Id {
         let above = &self.nodes[&parent];
         let hands_down = above.perm & 0o2000 != 0;
         let gid = if hands_down { above.owner.1 } else { caller.gid };
@@ -173,8 +182,7 @@ impl World {
         let id = self.next;
         self.next += 1;
         self.nodes.insert(id, Node { xattrs, ..Node::new(body, perm, (caller.uid, gid)) });
-        self.entries(parent).insert(name, id);
-        Ok(id)
+        id
     }
 
     fn link(&mut self, id: Id, to: &Path) -> Result<(), Refusal> {
@@ -185,10 +193,12 @@ impl World {
         if self.directory(parent)?.contains_key(&name) {
             return Err(Refusal::Exists);
         }
-        if self.nodes[&id].names == 0 {
+        let node = self.nodes.get_mut(&id).unwrap();
+        if node.names == 0 && !node.may_be_named {
             return Err(Refusal::NotFound);
         }
-        self.nodes.get_mut(&id).unwrap().names += 1;
+        node.names += 1;
+        node.may_be_named = false;
         self.entries(parent).insert(name, id);
         Ok(())
     }
@@ -212,7 +222,13 @@ impl World {
                 .is_ok_and(|entries| entries.values().any(|inner| self.is_within(id, *inner)))
     }
 
-    fn rename(&mut self, from: &Path, to: &Path, mode: Rename) -> Result<(), Refusal> {
+    fn rename(
+        &mut self,
+        from: &Path,
+        to: &Path,
+        mode: Rename,
+        whiteout: Option<Caller>,
+    ) -> Result<(), Refusal> {
         let (old, old_name) = self.parent_and_name(from)?;
         let (new, new_name) = self.parent_and_name(to)?;
         self.directory(old)?;
@@ -247,6 +263,15 @@ impl World {
             _ => {}
         }
         self.entries(old).remove(&old_name);
+        if let Some(caller) = whiteout {
+            let above = &self.nodes[&old];
+            let gid = if above.perm & 0o2000 != 0 { above.owner.1 } else { caller.gid };
+            let whiteout = Node::new(Body::Other(FileKind::CharDevice), 0, (caller.uid, gid));
+            self.nodes.insert(self.next, whiteout);
+            let id = self.next;
+            self.next += 1;
+            self.entries(old).insert(old_name, id);
+        }
         self.entries(new).insert(new_name, id);
         if let Some(other) = other {
             self.drop_name(other);
@@ -329,13 +354,21 @@ impl World {
                 let id = self.make(path, Body::File(Arc::default()), *mode, *caller)?;
                 self.handles.push(id);
             }
+            Change::CreateUnnamed { dir, mode, is_exclusive, caller } => {
+                let parent = self.walk(dir)?;
+                self.directory(parent)?;
+                let id = self.make_in(parent, Body::File(Arc::default()), *mode, *caller);
+                let node = self.nodes.get_mut(&id).unwrap();
+                (node.names, node.may_be_named) = (0, !is_exclusive);
+                self.handles.push(id);
+            }
             Change::Symlink { path, target } => {
                 self.make(path, Body::Symlink(target.clone()), 0o777, Caller::default())?;
             }
             Change::Link { from, to } => self.link(self.walk(from)?, to)?,
             Change::Unlink(path) => self.remove(path, false)?,
             Change::Rmdir(path) => self.remove(path, true)?,
-            Change::Rename { from, to, mode } => self.rename(from, to, *mode)?,
+            Change::Rename { from, to, mode, whiteout } => self.rename(from, to, *mode, *whiteout)?,
             Change::Write { path, offset, data, trim_to } => {
                 let id = self.walk(path)?;
                 self.write(id, *offset, data, *trim_to)?;

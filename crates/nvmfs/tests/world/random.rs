@@ -113,6 +113,12 @@ fn random_xattr_change(rng: &mut SeededRng, world: &World) -> Change {
 fn random_handle_change(rng: &mut SeededRng, world: &World) -> Change {
     let handles = world.handles.len() as u64;
     if handles == 0 || (handles < 6 && rng.chance(40)) {
+        if rng.chance(50) {
+            let mut dir = new_path(rng, world);
+            dir.pop();
+            let (mode, caller) = (rng.below(0o10000) as u32, random_caller(rng));
+            return Change::CreateUnnamed { dir, mode, is_exclusive: rng.chance(25), caller };
+        }
         return Change::Open(old_path(rng, world));
     }
     let handle = rng.below(handles) as usize;
@@ -153,7 +159,9 @@ pub(crate) fn random_change(rng: &mut SeededRng, world: &World) -> Change {
         8..=11 => {
             let to = if rng.chance(60) { old_path(rng, world) } else { new_path(rng, world) };
             let mode = [Rename::Replace, Rename::Replace, Rename::NoReplace, Rename::Exchange];
-            Change::Rename { from: old_path(rng, world), to, mode: mode[rng.below(4) as usize] }
+            let mode = mode[rng.below(4) as usize];
+            let whiteout = (mode != Rename::Exchange && rng.chance(20)).then(|| random_caller(rng));
+            Change::Rename { from: old_path(rng, world), to, mode, whiteout }
         }
         12 => Change::Chmod { path: old_path(rng, world), mode: rng.below(0o10000) as u32 },
         13 => {

@@ -133,8 +133,7 @@ impl Mounted {
                 .ok_or_else(|| io::Error::other("a request that is shorter than it says"))?;
             // None of these has an answer. No request waits for so long that it would have to be interrupted.
             if matches!(header.opcode, opcode::FORGET | opcode::BATCH_FORGET | opcode::INTERRUPT) {
-                let forgotten = request::forgotten(&header, payload);
-                forgotten.for_each(|(number, lookups)| service.forget(number, lookups));
+                service.forget_many(&request::forgotten(&header, payload).collect::<Vec<_>>());
                 continue;
             }
             let answered = answer((service, invalidator), &header, argument, payload, &mut out);

@@ -12,7 +12,7 @@ use crate::{
     Found, Opening, Service,
     mutant::{Rule, is_broken},
     service::Errno,
-    transport::{STATFS_BLOCK_BYTES, ttl, ttl_of_found},
+    transport::{STATFS_BLOCK_BYTES, TTL, ttl, ttl_of_found},
 };
 
 /// Entries of directories start at multiples of this.
@@ -161,6 +161,37 @@ pub(super) fn entry(found: &Attr, block_bytes: u32) -> wire::EntryOut {
         entry_valid_nsec: 0,
         attr_valid_nsec: 0,
         attr: attr(found, block_bytes),
+    }
+}
+
+/// A name that stands for nothing, until the kernel gives it to something.
+pub(super) fn absent() -> wire::EntryOut {
+    wire::EntryOut { entry_valid: TTL.as_secs(), ..wire::EntryOut::default() }
+}
+
+/// Attributes with the time of creation.
+pub(super) fn statx(found: &Attr, block_bytes: u32) -> wire::StatxOut {
+    let time = |Timestamp { seconds, nanoseconds }| wire::StatxTime { seconds, nanoseconds, _reserved: 0 };
+    let attr = attr(found, block_bytes);
+    wire::StatxOut {
+        attr_valid: ttl(found).as_secs(),
+        mask: wire::STATX_MASK,
+        blksize: attr.blksize,
+        nlink: attr.nlink,
+        uid: attr.uid,
+        gid: attr.gid,
+        mode: attr.mode as u16,
+        ino: attr.ino,
+        size: attr.size,
+        blocks: attr.blocks,
+        atime: time(found.accessed),
+        btime: time(found.created),
+        ctime: time(found.changed),
+        mtime: time(found.modified),
+        // The kernel puts them together again as it took `rdev` apart (`new_encode_dev`).
+        rdev_major: attr.rdev >> 8 & 0xfff,
+        rdev_minor: attr.rdev & 0xff | attr.rdev >> 12 & 0xf_ff00,
+        ..wire::StatxOut::default()
     }
 }
 

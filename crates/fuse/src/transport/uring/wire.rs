@@ -49,6 +49,8 @@ pub(super) mod opcode {
     pub(crate) const RENAME2: u32 = 45;
     pub(crate) const LSEEK: u32 = 46;
     pub(crate) const COPY_FILE_RANGE: u32 = 47;
+    pub(crate) const TMPFILE: u32 = 51;
+    pub(crate) const STATX: u32 = 52;
 }
 
 /// Flags of INIT; both words in one.
@@ -93,6 +95,8 @@ pub(super) const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 pub(super) const SETXATTR_ACL_KILL_SGID: u32 = 1 << 0;
 /// Flag of [`FsyncIn`].
 pub(super) const FSYNC_FDATASYNC: u32 = 1 << 0;
+/// All that [`StatxOut`] tells (`STATX_BASIC_STATS | STATX_BTIME`).
+pub(super) const STATX_MASK: u32 = 0xfff;
 /// Code of an order to drop pages.
 pub(super) const NOTIFY_INVAL_INODE: i32 = 2;
 /// Flags of [`OpenOut`].
@@ -129,6 +133,7 @@ structures! {
     }
 
     GetAttrIn: 16 { _getattr_flags: u32, _dummy: u32, _fh: u64, }
+    StatxIn: 24 { _getattr_flags: u32, _reserved: u32, _fh: u64, _sx_flags: u32, _sx_mask: u32, }
     SetAttrIn: 88 {
         valid: u32, _padding: u32, _fh: u64, size: u64, _lock_owner: u64, atime: i64, mtime: i64, ctime: i64,
         atimensec: u32, mtimensec: u32, ctimensec: u32, mode: u32, _unused4: u32, uid: u32, gid: u32,
@@ -167,6 +172,15 @@ structures! {
         ctimensec: u32, mode: u32, nlink: u32, uid: u32, gid: u32, rdev: u32, blksize: u32, flags: u32,
     }
     AttrOut: 104 { attr_valid: u64, attr_valid_nsec: u32, _dummy: u32, attr: Attr, }
+    StatxTime: 16 { seconds: i64, nanoseconds: u32, _reserved: i32, }
+    /// As `struct statx`, behind how long it is valid.
+    StatxOut: 288 {
+        attr_valid: u64, attr_valid_nsec: u32, _flags: u32, _spare: [u64; 2],
+        mask: u32, blksize: u32, _attributes: u64, nlink: u32, uid: u32, gid: u32, mode: u16, _spare0: u16,
+        ino: u64, size: u64, blocks: u64, _attributes_mask: u64, atime: StatxTime, btime: StatxTime,
+        ctime: StatxTime, mtime: StatxTime, rdev_major: u32, rdev_minor: u32, _dev_major: u32, _dev_minor: u32,
+        _spare2: [u64; 14],
+    }
     EntryOut: 128 {
         nodeid: u64, generation: u64, entry_valid: u64, attr_valid: u64, entry_valid_nsec: u32,
         attr_valid_nsec: u32, attr: Attr,
@@ -210,6 +224,7 @@ pub(super) const URING_CMD_COMMIT_AND_FETCH: u32 = 2;
 pub(super) fn argument_bytes(operation: u32) -> usize {
     match operation {
         opcode::GETATTR => size_of::<GetAttrIn>(),
+        opcode::STATX => size_of::<StatxIn>(),
         opcode::SETATTR => size_of::<SetAttrIn>(),
         opcode::MKNOD => size_of::<MknodIn>(),
         opcode::MKDIR => size_of::<MkdirIn>(),
@@ -217,7 +232,7 @@ pub(super) fn argument_bytes(operation: u32) -> usize {
         opcode::RENAME2 => size_of::<Rename2In>(),
         opcode::LINK => size_of::<LinkIn>(),
         opcode::OPEN | opcode::OPENDIR => size_of::<OpenIn>(),
-        opcode::CREATE => size_of::<CreateIn>(),
+        opcode::CREATE | opcode::TMPFILE => size_of::<CreateIn>(),
         opcode::READ | opcode::READDIR | opcode::READDIRPLUS => size_of::<ReadIn>(),
         opcode::WRITE => size_of::<WriteIn>(),
         opcode::RELEASE | opcode::RELEASEDIR => size_of::<ReleaseIn>(),

@@ -64,7 +64,12 @@ fn listed(fs: &Posix, directory: Ino, cursor: u64, count: usize) -> Vec<Entry> {
 
 /// The same as it is in the store.
 fn stored(vfs: &Nvmfs, directory: Ino, cursor: u64, count: usize) -> Vec<Entry> {
-    let window = vfs.layers().names().read_window(directory, Bucket(cursor - 2), 1 << 20).unwrap();
+    let layers = vfs.layers();
+    let node = layers.inodes().node(directory).unwrap();
+    // As if the directory changed during the read: nothing of it is kept.
+    let since = u64::MAX;
+    layers.names().read_again();
+    let window = layers.names().read_window(&node, since, Bucket(cursor - 2), 1 << 20).unwrap();
     let entries = window.map_or(Vec::new(), |window| window.into_entries().0);
     let entry = |(bucket, entry): (Bucket, super::Listed)| (entry.ino, entry.name.into(), bucket.0 + 3);
     entries.into_iter().take(count).map(entry).collect()

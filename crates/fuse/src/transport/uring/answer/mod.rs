@@ -1,6 +1,7 @@
 //! From the bytes of a request to the bytes of its answer, through the service.
 
 use lacuna_nvmfs::posix::{Attr, Caller};
+use rustix::io::Errno as Os;
 
 use super::{
     reply::{self, Reply},
@@ -46,11 +47,16 @@ impl Answer<'_, '_> {
     fn respond(&mut self, operation: Operation<'_>) -> Result<(), Errno> {
         let (service, ino, caller) = (self.service, self.ino, self.caller);
         match operation {
-            Operation::Lookup { name } => {
-                let found = service.lookup(ino, name)?;
-                self.reply.put(&reply::found(&found, self.block_bytes()))
-            }
+            Operation::Lookup { name } => match service.lookup(ino, name) {
+                // The kernel may cache that too, as it may what it finds.
+                Err(errno) if errno == Os::NOENT.into() => self.reply.put(&reply::absent()),
+                found => self.reply.put(&reply::found(&found?, self.block_bytes())),
+            },
             Operation::GetAttr => self.attributes(service.getattr(ino)),
+            Operation::Statx => {
+                let attr = service.getattr(ino)?;
+                self.reply.put(&reply::statx(&attr, self.block_bytes()))
+            }
             Operation::SetAttr(changes) => self.attributes(service.setattr(ino, &changes)),
             Operation::ReadLink => self.reply.bytes(&service.readlink(ino)?),
             Operation::Symlink { name, target } => self.entry(service.symlink(ino, name, target, caller)),
@@ -62,13 +68,17 @@ impl Answer<'_, '_> {
             }
             Operation::Unlink { name } => service.unlink(ino, name),
             Operation::Rmdir { name } => service.rmdir(ino, name),
-            Operation::Rename { name, to, mode } => service.rename((ino, name), to, mode),
+            Operation::Rename { name, to, mode, leaves_whiteout } => {
+                service.rename((ino, name), to, mode, leaves_whiteout.then_some(caller))
+            }
             Operation::Link { ino: linked, name } => self.entry(service.link(linked, ino, name, caller)),
             Operation::Create { name, mode, umask, flags } => {
                 let made = service.create(ino, name, mode, Caller { umask, ..caller })?;
-                self.entry(Ok(made))?;
-                let opening = service.opening(Service::number(made.ino), flags);
-                self.reply.put(&reply::opened(opening, flags))
+                self.made_open(made, flags)
+            }
+            Operation::CreateUnnamed { mode, umask, flags } => {
+                let made = service.create_unnamed(ino, mode, flags, Caller { umask, ..caller })?;
+                self.made_open(made, flags)
             }
             Operation::ReadDir { cursor, len } => self.read_dir(cursor, len),
             Operation::ReadDirPlus { cursor, len } => self.read_dir_plus(cursor, len),
@@ -88,7 +98,7 @@ impl Answer<'_, '_> {
                 self.reply.put(&reply::opened(service.opening(ino, flags), flags))
             }
             Operation::OpenDir => {
-                service.open(ino)?;
+                service.open_directory(ino)?;
                 self.reply.put(&wire::OpenOut::default())
             }
             Operation::Read { offset, len } => {
@@ -133,6 +143,13 @@ impl Answer<'_, '_> {
 
     fn entry(&mut self, found: Result<Attr, Errno>) -> Result<(), Errno> {
         self.reply.put(&reply::entry(&found?, self.block_bytes()))
+    }
+
+    /// An inode that is open from the start.
+    fn made_open(&mut self, made: Attr, flags: i32) -> Result<(), Errno> {
+        self.entry(Ok(made))?;
+        let opening = self.service.opening(Service::number(made.ino), flags);
+        self.reply.put(&reply::opened(opening, flags))
     }
 
     fn attributes(&mut self, found: Result<Attr, Errno>) -> Result<(), Errno> {

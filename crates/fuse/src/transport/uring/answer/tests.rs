@@ -130,10 +130,44 @@ fn a_file_is_made_written_read_and_found() {
     let hole: wire::LseekOut = exactly(&ask(&service, opcode::LSEEK, file, &seek, b"").expect("seeks"));
     assert_eq!(hole.offset, 8);
     assert_eq!(ask(&service, opcode::UNLINK, ROOT, &(), b"file\0"), Ok(Vec::new()));
-    assert_eq!(ask(&service, opcode::LOOKUP, ROOT, &(), b"file\0"), Err(Os::NOENT.into()));
+    let absent: wire::EntryOut =
+        exactly(&ask(&service, opcode::LOOKUP, ROOT, &(), b"file\0").expect("is answered"));
+    assert_eq!((absent.nodeid, absent.entry_valid), (0, 24 * 60 * 60));
+    assert_eq!(
+        ask(&service, opcode::LOOKUP, ROOT, &(), &[&[b'x'; 256][..], b"\0"].concat()),
+        Err(Os::NAMETOOLONG.into())
+    );
+    assert_eq!(ask(&service, opcode::OPENDIR, ROOT, &wire::OpenIn::default(), b""), Err(Os::NOSYS.into()));
     assert_eq!(ask(&service, FLUSH, file, &(), b""), Err(Os::NOSYS.into()));
     let too_long = wire::ReadIn { size: SHORT_REPLY_BYTES_MAX as u32 + 1, ..read };
     assert_eq!(ask(&service, opcode::READ, file, &too_long, b""), Err(Os::IO.into()));
+}
+
+#[test]
+fn a_file_without_a_name_is_open_and_tells_when_it_was_made() {
+    let service = service();
+    let mode = FileKind::File.mode_bits() | 0o640;
+    let argument = wire::CreateIn { flags: 2, mode, ..Default::default() };
+    let made = ask(&service, opcode::TMPFILE, ROOT, &argument, b"/\0").expect("makes");
+    let (entry, opened) = made.split_at(size_of::<wire::EntryOut>());
+    let entry: wire::EntryOut = exactly(entry);
+    assert_eq!(exactly::<wire::OpenOut>(opened).fh, 2);
+    assert_eq!((entry.attr.nlink, entry.attr.mode, entry.attr.uid), (0, mode, 11));
+    let told = ask(&service, opcode::STATX, entry.nodeid, &wire::StatxIn::default(), b"").expect("tells");
+    let told: wire::StatxOut = exactly(&told);
+    assert_eq!((told.mask, told.ino, u32::from(told.mode)), (0xfff, entry.nodeid, mode));
+    assert_eq!(told.btime, told.ctime);
+    let link = wire::LinkIn { oldnodeid: entry.nodeid };
+    let linked: wire::EntryOut =
+        exactly(&ask(&service, opcode::LINK, ROOT, &link, b"file\0").expect("links"));
+    assert_eq!((linked.nodeid, linked.attr.nlink), (entry.nodeid, 1));
+    // Numbers of devices in the kernel's two ways.
+    let device = wire::MknodIn { mode: 0o020_600, rdev: 0x1234_5678, ..Default::default() };
+    let device: wire::EntryOut =
+        exactly(&ask(&service, opcode::MKNOD, ROOT, &device, b"device\0").expect("makes"));
+    let told = ask(&service, opcode::STATX, device.nodeid, &wire::StatxIn::default(), b"").expect("tells");
+    let told: wire::StatxOut = exactly(&told);
+    assert_eq!((told.rdev_major, told.rdev_minor), (0x456, 0x12378));
 }
 
 #[test]

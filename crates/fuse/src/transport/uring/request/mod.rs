@@ -18,12 +18,14 @@ use crate::{
 /// Flags of renameat2(2).
 const RENAME_NOREPLACE: u32 = 1 << 0;
 const RENAME_EXCHANGE: u32 = 1 << 1;
+const RENAME_WHITEOUT: u32 = 1 << 2;
 
 /// An operation on an inode, or in a directory.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Operation<'a> {
     Lookup { name: &'a [u8] },
     GetAttr,
+    Statx,
     SetAttr(SetAttr),
     ReadLink,
     Symlink { name: &'a [u8], target: &'a [u8] },
@@ -31,11 +33,12 @@ pub(super) enum Operation<'a> {
     Mkdir { name: &'a [u8], mode: u32, umask: u32 },
     Unlink { name: &'a [u8] },
     Rmdir { name: &'a [u8] },
-    Rename { name: &'a [u8], to: (u64, &'a [u8]), mode: Rename },
+    Rename { name: &'a [u8], to: (u64, &'a [u8]), mode: Rename, leaves_whiteout: bool },
     Link { ino: u64, name: &'a [u8] },
     Open { flags: i32 },
     OpenDir,
     Create { name: &'a [u8], mode: u32, umask: u32, flags: i32 },
+    CreateUnnamed { mode: u32, umask: u32, flags: i32 },
     Read { offset: u64, len: u32 },
     Write(WriteRequest<'a>),
     ReadDir { cursor: u64, len: u32 },
@@ -93,6 +96,7 @@ impl<'a> Operation<'a> {
         Ok(match header.opcode {
             opcode::LOOKUP => Operation::Lookup { name: name(payload)? },
             opcode::GETATTR => Operation::GetAttr,
+            opcode::STATX => Operation::Statx,
             opcode::SETATTR => Operation::SetAttr(changes(&read(argument)?, caller)),
             opcode::READLINK => Operation::ReadLink,
             opcode::SYMLINK => {
@@ -122,6 +126,11 @@ impl<'a> Operation<'a> {
             opcode::CREATE => {
                 let wire::CreateIn { flags, mode, umask, .. } = read(argument)?;
                 Operation::Create { name: name(payload)?, mode, umask, flags }
+            }
+            opcode::TMPFILE => {
+                let wire::CreateIn { flags, mode, umask, .. } = read(argument)?;
+                name(payload)?; // nobody's
+                Operation::CreateUnnamed { mode, umask, flags }
             }
             opcode::STATFS => Operation::StatFs,
             opcode::RELEASE => Operation::Release { handle: read::<wire::ReleaseIn>(argument)?.fh },
@@ -207,14 +216,15 @@ fn first_name(payload: &[u8]) -> Result<(&[u8], &[u8]), Errno> {
 }
 
 fn rename(new_parent: u64, flags: u32, payload: &[u8]) -> Result<Operation<'_>, Errno> {
-    let mode = match flags {
+    let leaves_whiteout = flags & RENAME_WHITEOUT != 0;
+    let mode = match flags & !RENAME_WHITEOUT {
         0 => Rename::Replace,
         RENAME_NOREPLACE => Rename::NoReplace,
-        RENAME_EXCHANGE => Rename::Exchange,
+        RENAME_EXCHANGE if !leaves_whiteout => Rename::Exchange,
         _ => return Err(Os::INVAL.into()),
     };
     let (name, new_name) = two_names(payload)?;
-    Ok(Operation::Rename { name, to: (new_parent, new_name), mode })
+    Ok(Operation::Rename { name, to: (new_parent, new_name), mode, leaves_whiteout })
 }
 
 fn write<'a>(write: &wire::WriteIn, payload: &'a [u8], caller: Caller) -> Result<WriteRequest<'a>, Errno> {

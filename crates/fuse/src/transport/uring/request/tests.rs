@@ -33,13 +33,19 @@ fn of_names() -> Vec<Row> {
             opcode::RENAME,
             bytes(&wire::RenameIn { newdir: 3 }),
             b"a\0b\0",
-            "Rename { name: [97], to: (3, [98]), mode: Replace }",
+            "Rename { name: [97], to: (3, [98]), mode: Replace, leaves_whiteout: false }",
         ),
         (
             opcode::RENAME2,
             bytes(&wire::Rename2In { newdir: 3, flags: 2, _padding: 0 }),
             b"a\0b\0",
-            "Rename { name: [97], to: (3, [98]), mode: Exchange }",
+            "Rename { name: [97], to: (3, [98]), mode: Exchange, leaves_whiteout: false }",
+        ),
+        (
+            opcode::RENAME2,
+            bytes(&wire::Rename2In { newdir: 3, flags: 5, _padding: 0 }),
+            b"a\0b\0",
+            "Rename { name: [97], to: (3, [98]), mode: NoReplace, leaves_whiteout: true }",
         ),
         (opcode::LINK, bytes(&wire::LinkIn { oldnodeid: 4 }), b"a\0", "Link { ino: 4, name: [97] }"),
         (opcode::OPEN, bytes(&wire::OpenIn { flags: 5, _open_flags: 0 }), b"", "Open { flags: 5 }"),
@@ -49,6 +55,13 @@ fn of_names() -> Vec<Row> {
             b"a\0",
             "Create { name: [97], mode: 6, umask: 7, flags: 5 }",
         ),
+        (
+            opcode::TMPFILE,
+            bytes(&wire::CreateIn { flags: 5, mode: 6, umask: 7, ..Default::default() }),
+            b"/\0",
+            "CreateUnnamed { mode: 6, umask: 7, flags: 5 }",
+        ),
+        (opcode::STATX, bytes(&wire::StatxIn::default()), b"", "Statx"),
     ]
 }
 
@@ -197,12 +210,15 @@ fn unknown_operations_and_flags_are_refused_by_number() {
     let refused = |number, argument: &[u8], payload: &'static [u8]| {
         Operation::parse(&header(number), argument, payload).map(|operation| format!("{operation:?}"))
     };
-    // FLUSH, POLL, BMAP, TMPFILE, STATX and future operations.
-    for number in [0, 25, 37, 40, 51, 52, 53, 4096, u32::MAX] {
+    // FLUSH, POLL, BMAP and future operations.
+    for number in [0, 25, 37, 40, 53, 4096, u32::MAX] {
         assert_eq!(refused(number, &[0; 128], b"a\0"), Err(Os::NOSYS.into()), "{number}");
     }
-    let rename = wire::Rename2In { newdir: 1, flags: 4, _padding: 0 };
-    assert_eq!(refused(opcode::RENAME2, rename.as_bytes(), b"a\0b\0"), Err(Os::INVAL.into()));
+    // An unknown flag, and two that contradict each other.
+    for flags in [8, 2 | 4] {
+        let rename = wire::Rename2In { newdir: 1, flags, _padding: 0 };
+        assert_eq!(refused(opcode::RENAME2, rename.as_bytes(), b"a\0b\0"), Err(Os::INVAL.into()));
+    }
     let set = wire::SetXattrIn { flags: 3, ..Default::default() };
     assert_eq!(refused(opcode::SETXATTR, set.as_bytes(), b"a\0"), Err(Os::INVAL.into()));
     for payload in [&b""[..], b"a", b"a\0b"] {
