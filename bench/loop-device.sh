@@ -4,7 +4,7 @@
 #
 #   loop_make FILE SIZE         makes the file (SIZE as 8G) and the device LOOP over it, with direct I/O
 #   loop_mount KIND DIR         makes a file system on it (ext4, xfs, btrfs, nvmfs) and mounts it; nvmfs with what
-#                               is in NVMFS_OPTIONS, too
+#                               is in NVMFS_OPTIONS, too, the others with LOOP_MOUNT_OPTIONS (as in a=1,b)
 #   loop_format_store           makes a store on it
 #   loop_umount DIR             unmounts what loop_mount mounted
 #   loop_slow BYTES COMMAND...  runs it in a control group that reads and writes LOOP and other devices named in
@@ -19,6 +19,7 @@ LOOP_OTHERS=()
 LOOP_GROUP=
 NVMFS_PID=
 NVMFS_OPTIONS=()
+LOOP_MOUNT_OPTIONS=
 # Set before loop_make, lets discards through to the file: for benches that count bytes and no time.
 LOOP_DISCARDS=
 
@@ -54,7 +55,7 @@ loop_mount() {
     LOOP_DIR=$dir
     case $kind in
         nvmfs) nvmfs_mount "$LOOP" "$dir" ;;
-        *) mount -t "$kind" -o "noatime,$discard" "$LOOP" "$dir" ;;
+        *) mount -t "$kind" -o "noatime,$discard${LOOP_MOUNT_OPTIONS:+,$LOOP_MOUNT_OPTIONS}" "$LOOP" "$dir" ;;
     esac
 }
 
