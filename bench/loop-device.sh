@@ -3,8 +3,10 @@
 # them get the very same blocks. Sourced by the scripts beside it, which set LACUNA. Needs root.
 #
 #   loop_make FILE SIZE         makes the file (SIZE as 8G) and the device LOOP over it, with direct I/O
-#   loop_mount KIND DIR         makes a file system on it (ext4, xfs, btrfs, nvmfs) and mounts it; nvmfs with what
-#                               is in NVMFS_OPTIONS, too
+#   loop_mount KIND DIR         makes a file system on it (ext4, xfs, btrfs, nvmfs, nvmfs-ALGORITHM with compression of
+#                               all files by the store) and mounts it; nvmfs with what
+#                               is in NVMFS_OPTIONS, too, the others with LOOP_MOUNT_OPTIONS (as in a=1,b)
+#   loop_lacks KIND             says why KIND is not to be had here, if it is not
 #   loop_format_store           makes a store on it
 #   loop_umount DIR             unmounts what loop_mount mounted
 #   loop_slow BYTES COMMAND...  runs it in a control group that reads and writes LOOP and other devices named in
@@ -22,6 +24,7 @@ NVMFS_PID=
 NVMFS_OPTIONS=()
 # Set before loop_mount, limits what the mount does to so many bytes a second (and LOOP_IOPS).
 NVMFS_BYTES=
+LOOP_MOUNT_OPTIONS=
 # Set before loop_make, lets discards through to the file: for benches that count bytes and no time.
 LOOP_DISCARDS=
 
@@ -50,18 +53,26 @@ loop_mount() {
         ext4) mkfs.ext4 -q -F -E nodiscard,lazy_itable_init=0,lazy_journal_init=0 "$LOOP" ;;
         xfs) mkfs.xfs -q -f -K "$LOOP" ;;
         btrfs) mkfs.btrfs -q -f -K "$LOOP" > /dev/null 2>&1 ;;
-        nvmfs) loop_format_store ;;
-        *) echo "$0: unknown file system $kind: ext4, xfs, btrfs, nvmfs" >&2; exit 2 ;;
+        nvmfs | nvmfs-*) loop_format_store ;;
+        *) echo "$0: unknown file system $kind: ext4, xfs, btrfs, nvmfs, nvmfs-ALGORITHM" >&2; exit 2 ;;
     esac
-    LOOP_KIND=$kind
+    LOOP_KIND=${kind%%-*}
     LOOP_DIR=$dir
     case $kind in
         nvmfs) nvmfs_mount "$LOOP" "$dir" ;;
-        *) mount -t "$kind" -o "noatime,$discard" "$LOOP" "$dir" ;;
+        nvmfs-*) nvmfs_mount "$LOOP" "$dir" --compress "${kind#nvmfs-}" ;;
+        *) mount -t "$kind" -o "noatime,$discard${LOOP_MOUNT_OPTIONS:+,$LOOP_MOUNT_OPTIONS}" "$LOOP" "$dir" ;;
     esac
 }
 
-# Mounts a store and waits until it stands; NVMFS_PID serves it, and closes the store on SIGTERM.
+loop_lacks() {
+    case $1 in
+        nvmfs-*) "$LACUNA" mount --help | grep -qe --compress || echo "this lacuna has no mount --compress" ;;
+        btrfs*) command -v mkfs.btrfs > /dev/null || echo "no mkfs.btrfs (Debian: btrfs-progs)" ;;
+    esac
+}
+
+# Mounts a store with further options and waits until it stands; NVMFS_PID serves it, and closes the store on SIGTERM.
 nvmfs_mount() {
     local limited=(env)
     if [ -n "$NVMFS_BYTES" ]; then
@@ -69,7 +80,7 @@ nvmfs_mount() {
         # shellcheck disable=SC2016 # of the inner shell
         limited=(bash -c 'echo 0 > "$0/cgroup.procs"; exec "$@"' "$LOOP_GROUP")
     fi
-    "${limited[@]}" "$LACUNA" mount "$1" "$2" --foreground --allow-other --fcta "${NVMFS_OPTIONS[@]}" &
+    "${limited[@]}" "$LACUNA" mount "$1" "$2" --foreground --allow-other --fcta "${NVMFS_OPTIONS[@]}" "${@:3}" &
     NVMFS_PID=$!
     local tries
     for tries in $(seq 600); do

@@ -3,13 +3,15 @@
 //! Every failure is one line `lacuna: <place>: <cause>` on standard error: exit code 2 when the
 //! command line makes no sense, else 1.
 //!
-//! layers: printable < output < log_device < keys < control, progress, size, trace < ended, look
+//! layers: printable < output < log_device < keys < control, demo, progress, size, trace < ended, look
 //! layers: < files, grow, quota, scrub, table_info < live, phases, tables < info, sql < check, table
-//! layers: < flash_model, format, iobench, key, linkbench, mariadb_demo, metrics, mount, tpcc, trimbench
+//! layers: < flash_model, format, iobench, key, linkbench, mariadb_demo, metrics, mount, postgres_demo, tpcc
+//! layers: < trimbench
 //! layers: < verdict
 
 mod check;
 mod control;
+mod demo;
 mod ended;
 mod files;
 mod flash_model;
@@ -28,6 +30,7 @@ mod metrics;
 mod mount;
 mod output;
 mod phases;
+mod postgres_demo;
 mod printable;
 mod progress;
 mod quota;
@@ -88,6 +91,7 @@ enum Command {
     Verdict(verdict::Arguments),
     #[command(name = "mariadb-demo")]
     MariaDbDemo(mariadb_demo::Arguments),
+    PostgresDemo(postgres_demo::Arguments),
     Mount(mount::Arguments),
     /// Asked for by mount(8) only.
     #[command(hide = true)]
@@ -151,6 +155,7 @@ fn run(command: Command) -> Result<()> {
         Command::FlashModel(arguments) => flash_model::run(&arguments),
         Command::Verdict(arguments) => verdict::run(&arguments),
         Command::MariaDbDemo(arguments) => mariadb_demo::run(&arguments),
+        Command::PostgresDemo(arguments) => postgres_demo::run(&arguments),
         Command::Mount(arguments) => mount::run(&arguments),
         Command::Remount(arguments) => mount::remount(&arguments),
         Command::Umount(arguments) => mount::unmount(&arguments),

@@ -3,6 +3,7 @@
 //!     cargo bench -p lacuna-ftl --bench flush
 
 use std::{
+    hint::black_box,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -47,6 +48,8 @@ fn flush_path(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("flush");
     group.sample_size(20).throughput(Throughput::Elements(1));
     let (small, page, large) = (noise(4096), noise(16384), noise(4 << 20));
+    // Its part in a write, for which there is no switch.
+    group.bench_function("checksum of 16 KiB", |bench| bench.iter(|| lacuna_crc::crc32c(black_box(&page))));
     for threads in THREADS {
         let ftl = store();
         group.bench_function(format!("append 4 KiB and flush, {threads} threads"), |bench| {

@@ -1,30 +1,26 @@
 //! `lacuna mariadb-demo`: a stock MariaDB on a fresh mount, of which nothing is left afterwards.
 //!
-//! Server, mount and directory are held by values that stop or remove them when dropped, in this order, however the
-//! demo ends. Its processes have process groups of their own, so that Ctrl-C reaches this program alone, which checks
-//! for it between statements.
+//! See `demo` for how it ends; it checks for Ctrl-C between statements.
 
 mod server;
 
 use std::{
     fs,
     os::unix::fs::MetadataExt,
-    path::{Path, PathBuf},
-    process::Command,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
+    path::PathBuf,
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
 };
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use lacuna_bench::mysql::Connection;
-use serde_json::Value;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use crate::{say, size::Size};
-use server::{Mount, Programs, Server};
+use crate::{
+    demo::{self, Mount, Work},
+    say,
+    size::Size,
+};
+use server::{Programs, Server};
 
 /// Start a stock MariaDB on a fresh mount and show what it gains; everything is removed again
 #[derive(Args)]
@@ -44,16 +40,13 @@ pub(crate) struct Arguments {
 const ROWS_PER_STATEMENT: u32 = 500;
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    let interrupted = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
-        signal_hook::flag::register(signal, Arc::clone(&interrupted))?;
-    }
+    let interrupted = demo::interruption()?;
     let programs = Programs::find()?;
     let base = arguments.dir.clone().unwrap_or_else(|| ".".into());
-    let work = Work::make(&base)?;
+    let work = Work::make(&base, "mariadb-demo")?;
     let mount = match &arguments.dir {
         Some(_) => None,
-        None => Some(Mount::start(&work.0, arguments.size.0)?),
+        None => Some(Mount::start(&work.0, &work.0.join("mount"), arguments.size.0, &["--fcta"])?),
     };
     let data_base = mount.as_ref().map_or(&work.0, |mount| &mount.dir).clone();
     say(&format!("data directory on {}\n", data_base.display()))?;
@@ -66,27 +59,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
     shown?;
     say("stopped; everything is removed again\n")
-}
-
-/// The demo's own directory.
-struct Work(PathBuf);
-
-impl Work {
-    fn make(base: &Path) -> Result<Work> {
-        let named = || base.display().to_string();
-        let path = fs::canonicalize(base).with_context(named)?;
-        let path = path.join(format!("mariadb-demo-{}", std::process::id()));
-        fs::create_dir(&path).with_context(|| path.display().to_string())?;
-        Ok(Work(path))
-    }
-}
-
-impl Drop for Work {
-    fn drop(&mut self) {
-        if let Err(error) = fs::remove_dir_all(&self.0) {
-            eprintln!("lacuna: {}: {error}", self.0.display());
-        }
-    }
 }
 
 struct Demo<'a> {
@@ -193,10 +165,7 @@ impl Demo<'_> {
         }
         say("CHECK TABLE: OK\n")?;
         let Some(mount) = mount else { return Ok(()) };
-        let mut info = Command::new(std::env::current_exe()?);
-        let info = info.arg("info").arg(&mount.store).arg("--json").output()?;
-        let info: Value = serde_json::from_slice(&info.stdout).context("lacuna info of the mount")?;
-        let counters = &info["mount"];
+        let counters = mount.counters()?;
         say(&format!(
             "the mount:\n  {} files told that their writes are atomic\n  {} trims inferred from pages that \
              shrank\n  {:.1} MB written by the server, {:.1} MB by the store\n",
