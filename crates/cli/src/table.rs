@@ -24,11 +24,11 @@ use lacuna_page::Algorithm;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::{
-    keys::open_vfs,
+    keys::{open_tables, open_vfs},
     log_device, say,
     size::Size,
     table_info::{holds_tables, kind_text},
-    tables::Kind,
+    tables::{Kind, Switch},
 };
 
 /// Length of the blocks of new row tables in KiB, unless the command line has one.
@@ -51,6 +51,9 @@ enum TableCommand {
     Alter(AlterArguments),
     /// Say whether a table's pages are written twice from now on
     Doublewrite(DoublewriteArguments),
+    /// Say whether a table's pages are encrypted from now on; `optimize` writes those that are there. Needs keys (`lacuna
+    /// key --tables create`)
+    Encrypt(EncryptArguments),
     /// Let a table follow the store's defaults, now and whenever they change
     Inherit(Named),
     /// Rewrite pages that do not have the form that their table's settings ask for; after Ctrl-C the same command goes
@@ -84,6 +87,14 @@ struct DoublewriteArguments {
     named: Named,
     /// auto (as the store's setting says), on, or off
     setting: Doublewrite,
+}
+
+#[derive(Args)]
+struct EncryptArguments {
+    #[command(flatten)]
+    named: Named,
+    /// on or off
+    setting: Switch,
 }
 
 #[derive(Args)]
@@ -160,6 +171,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
                 Ok(format!("{table}: doublewrite {} from now on", setting.name()))
             })
         }
+        TableCommand::Encrypt(EncryptArguments { named: Named { store, table }, setting }) => {
+            on(store, |open| {
+                open.set_encrypted(table, setting.0)?;
+                let not = if setting.0 { "" } else { "not " };
+                Ok(format!("{table}: {not}encrypted from now on"))
+            })
+        }
         TableCommand::Inherit(Named { store, table }) => on(store, |open| {
             open.inherit_defaults(table)?;
             let kind = info(open, table)?.options.kind;
@@ -193,13 +211,14 @@ fn on(path: &Path, work: impl FnOnce(&Store) -> Result<String>) -> Result<()> {
     if !holds_tables(&*vfs)? {
         bail!("{name}: there are no tables");
     }
-    let done = worked_on(vfs, work).with_context(|| name.clone());
+    let done = worked_on(path, vfs, work).with_context(|| name.clone());
     opened.close()?;
     done?.lines().try_for_each(|line| say(&format!("{name}: {line}\n")))
 }
 
-fn worked_on(vfs: Arc<dyn Vfs>, work: impl FnOnce(&Store) -> Result<String>) -> Result<String> {
-    let store = Store::open(vfs, StoreOptions::default())?;
+fn worked_on(path: &Path, vfs: Arc<dyn Vfs>, work: impl FnOnce(&Store) -> Result<String>) -> Result<String> {
+    let options = StoreOptions::default();
+    let store = open_tables(path, &options, |options| Store::open(vfs.clone(), options))?;
     let done = work(&store);
     let closed = store.close();
     let done = done?;

@@ -9,7 +9,7 @@ use lacuna_engine::{
 };
 use serde_json::{Value, json};
 
-use crate::printable::one_line;
+use crate::{keys::key_of_tables, printable::one_line};
 
 /// Memory for the pages that a look at a mounted store reads.
 const LOOK_POOL_BYTES: usize = 4 << 20;
@@ -27,7 +27,8 @@ pub(crate) fn add_tables(info: &mut Value, store: &Store, images: &Images) -> Re
 
 /// Adds the tables in `vfs`, which others may be using: read only, and only when they were closed.
 pub(crate) fn add_closed_tables(info: &mut Value, vfs: Arc<dyn Vfs>) {
-    let options = StoreOptions { pool_bytes: LOOK_POOL_BYTES, ..StoreOptions::default() };
+    let options =
+        StoreOptions { pool_bytes: LOOK_POOL_BYTES, key: key_of_tables(), ..StoreOptions::default() };
     let mut look = || {
         if !holds_tables(&*vfs).map_err(|error| format!("{error:#}"))? {
             info["tables"] = json!([]);
@@ -85,6 +86,8 @@ fn table_json(table: &TableInfo, images: Option<&TableImages>) -> Value {
         "allocated_bytes": table.allocated_bytes,
         "hole_unit": table.hole_unit,
         "doublewrite": table.options.doublewrite.name(),
+        "encrypted": table.options.encrypted,
+        "locked": table.is_locked,
         "trims": table.punches,
         "refused_trims": table.refused_punches,
         "splits": table.splits,
@@ -95,6 +98,7 @@ fn table_json(table: &TableInfo, images: Option<&TableImages>) -> Value {
         json["pages"] = Value::Object(pages.collect());
         json["unwritten_pages"] = images.unwritten.into();
         json["image_bytes"] = images.image_bytes.into();
+        json["encrypted_pages"] = images.encrypted.into();
     }
     json
 }
@@ -108,7 +112,11 @@ fn images_text(images: &TableImages, page_bytes: usize) -> String {
     }
     let written: u64 = images.pages.values().sum();
     let ratio = images.image_bytes as f64 / (written.max(1) * page_bytes as u64) as f64;
-    format!("pages: {}; their images take {ratio:.2} of them", parts.join(", "))
+    let encrypted = match images.encrypted {
+        0 => String::new(),
+        pages => format!("; {pages} encrypted"),
+    };
+    format!("pages: {}; their images take {ratio:.2} of them{encrypted}", parts.join(", "))
 }
 
 /// The table of tables.
@@ -149,6 +157,10 @@ pub(crate) fn tables_text(tables: &[Value], defaults: &Value, images: &Images) -
         }
         if let Some(setting @ ("on" | "off")) = table["doublewrite"].as_str() {
             let _ = writeln!(text, "    doublewrite {setting}");
+        }
+        if table["encrypted"] == true {
+            let locked = if table["locked"] == true { ", and its key is missing or damaged" } else { "" };
+            let _ = writeln!(text, "    encrypted{locked}");
         }
     }
     if tables.iter().any(|table| table["inherits"] == true) {
