@@ -75,7 +75,8 @@ struct Named {
 struct AlterArguments {
     #[command(flatten)]
     named: Named,
-    /// plain, page (compressed when they are flushed) or row (compressed row by row)
+    /// plain, page (compressed when they are flushed), adaptive (by lz4 while they are written often, by zstd once they
+    /// rest) or row (compressed row by row)
     kind: Kind,
     #[command(flatten)]
     compression: Compression,
@@ -109,7 +110,7 @@ struct OptimizeArguments {
 struct DefaultsArguments {
     /// A store file, a block device, or a directory with tables
     store: PathBuf,
-    /// plain, page (compressed when they are flushed) or row (compressed row by row); shown by default
+    /// plain, page (compressed when they are flushed), adaptive or row (compressed row by row); shown by default
     kind: Option<Kind>,
     #[command(flatten)]
     compression: Compression,
@@ -141,6 +142,7 @@ impl Compression {
         let foreign = match kind {
             Kind::Plain => algorithm.map(|_| "--algorithm").or((level != 0).then_some("--level")),
             Kind::Page => None,
+            Kind::Adaptive => algorithm.map(|_| "--algorithm"),
             Kind::Row => algorithm.map(|_| "--algorithm"),
         };
         let foreign = foreign.or(key_block_size.filter(|_| kind != Kind::Row).map(|_| "--key-block-size"));
@@ -150,6 +152,7 @@ impl Compression {
         Ok(match kind {
             Kind::Plain => TableKind::Plain,
             Kind::Page => TableKind::PageCompressed { algorithm: algorithm.unwrap_or(Algorithm::Lz4), level },
+            Kind::Adaptive => TableKind::Adaptive { level },
             Kind::Row => TableKind::RowCompressed { key_block_size: key_block_size.unwrap_or(block), level },
         })
     }

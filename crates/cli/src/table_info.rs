@@ -58,6 +58,7 @@ pub(crate) fn holds_tables(vfs: &dyn Vfs) -> Result<bool> {
 fn compression(kind: TableKind) -> (&'static str, &'static str, i32) {
     match kind {
         TableKind::PageCompressed { algorithm, level } => ("page", algorithm.name(), level),
+        TableKind::Adaptive { level } => ("adaptive", "lz4+zstd", level),
         TableKind::RowCompressed { level, .. } => ("row", "zlib", level),
         _ => ("plain", "none", 0),
     }
@@ -92,6 +93,9 @@ fn table_json(table: &TableInfo, images: Option<&TableImages>) -> Value {
         "refused_trims": table.refused_punches,
         "splits": table.splits,
     });
+    if matches!(table.options.kind, TableKind::Adaptive { .. }) {
+        json["rested_pages"] = table.rested_pages.into();
+    }
     if let Some(images) = images.filter(|_| !is_row(table)) {
         let pages =
             images.pages.iter().map(|(algorithm, pages)| (algorithm.name().to_owned(), (*pages).into()));
@@ -180,7 +184,7 @@ pub(crate) fn kind_text(kind: TableKind) -> String {
     let text = compression_text(compression(kind));
     match kind {
         TableKind::RowCompressed { key_block_size, .. } => format!("{text}, blocks of {key_block_size}K"),
-        TableKind::Plain | TableKind::PageCompressed { .. } => text,
+        TableKind::Plain | TableKind::PageCompressed { .. } | TableKind::Adaptive { .. } => text,
     }
 }
 

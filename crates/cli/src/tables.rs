@@ -40,8 +40,8 @@ pub(crate) struct EngineOptions {
     /// Size of a store file that is made
     #[arg(long, default_value = "8G")]
     size: Size,
-    /// Kinds of tables to run, one after the other on the same data: plain, row, page
-    /// (ROW_FORMAT=COMPRESSED KEY_BLOCK_SIZE=8)
+    /// Kinds of tables to run, one after the other on the same data: plain, row (ROW_FORMAT=COMPRESSED KEY_BLOCK_SIZE=8),
+    /// page, adaptive (page by page: lz4 while it is written often, zstd once it rests)
     #[arg(long, default_value = "plain,page", value_delimiter = ',')]
     pub(crate) tables: Vec<Kind>,
     /// Compression of page tables: none, lz4, zstd, zlib, lzo, snappy, bzip2 or lzma
@@ -106,6 +106,7 @@ pub(crate) enum Kind {
     Plain,
     Row,
     Page,
+    Adaptive,
 }
 
 impl Kind {
@@ -114,6 +115,7 @@ impl Kind {
             Kind::Plain => "plain",
             Kind::Row => "row",
             Kind::Page => "page",
+            Kind::Adaptive => "adaptive",
         }
     }
 }
@@ -122,8 +124,9 @@ impl FromStr for Kind {
     type Err = &'static str;
 
     fn from_str(name: &str) -> Result<Kind, &'static str> {
-        let kind = [Kind::Plain, Kind::Page, Kind::Row].into_iter().find(|kind| kind.name() == name);
-        kind.ok_or("known kinds of tables: plain, page, row")
+        let kind =
+            [Kind::Plain, Kind::Page, Kind::Row, Kind::Adaptive].into_iter().find(|kind| kind.name() == name);
+        kind.ok_or("known kinds of tables: plain, page, row, adaptive")
     }
 }
 
@@ -209,6 +212,7 @@ impl EngineOptions {
         let (table_kind, algorithm) = match kind {
             Kind::Plain => (TableKind::Plain, Algorithm::None.name()),
             Kind::Page => (TableKind::PageCompressed { algorithm, level }, algorithm.name()),
+            Kind::Adaptive => (TableKind::Adaptive { level }, "lz4+zstd"),
             Kind::Row => (TableKind::RowCompressed { key_block_size, level: row_level }, "zlib"),
         };
         let encrypted = self.encrypt_tables;

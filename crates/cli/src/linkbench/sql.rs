@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use lacuna_bench::{
     linkbench::{self, AckLog, Config, Format, RunReport, SqlDb, Written, verify_acks},
     mysql::{Address, Login},
@@ -20,12 +20,13 @@ fn login(options: &SqlOptions) -> Login {
     }
 }
 
-fn format(kind: Kind, options: &SqlOptions) -> (Format, &str) {
-    match kind {
+fn format(kind: Kind, options: &SqlOptions) -> Result<(Format, &str)> {
+    Ok(match kind {
         Kind::Plain => (Format::Plain, "none"),
         Kind::Row => (Format::Row, "zlib"),
         Kind::Page => (Format::Page(options.innodb_algorithm.clone()), &options.innodb_algorithm),
-    }
+        Kind::Adaptive => bail!("--tables: a server has no adaptive tables"),
+    })
 }
 
 /// Runs the kinds of tables one after the other; those of the last stay.
@@ -37,7 +38,7 @@ pub(super) fn run(arguments: &Arguments, config: &Config, server: &Address) -> R
         eprintln!("{server}: {} tables, {} ids", kind.name(), config.ids);
         // The log first: a crash in between leaves a log that demands nothing.
         let acks = arguments.phases.ack_log.as_deref().map(AckLog::create).transpose()?;
-        let (format, algorithm) = format(*kind, &arguments.sql);
+        let (format, algorithm) = format(*kind, &arguments.sql)?;
         let db = SqlDb::create(server, &login(&arguments.sql), &format, arguments.sql.written_from.clone())?;
         let report = linkbench::run(&db, config, kind.name(), algorithm, acks.as_ref())
             .with_context(|| server.to_string())?;
