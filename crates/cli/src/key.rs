@@ -1,23 +1,29 @@
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
 use lacuna_device::{RawDevice, RawOptions};
+use lacuna_engine::{KeyChange as TablesKeyChange, KeySlot, Store};
 use lacuna_ftl::{Ftl, KeyChange};
 use lacuna_nvmfs::Error;
 use serde_json::json;
 
 use crate::{
     keys::{self, NewKeyArguments},
+    log_device,
     printable::one_line,
     say,
 };
 
-/// Show and change the keys that open an encrypted store, which must not be mounted. Data stays as it is
+/// Show and change the keys that open an encrypted store, which must not be mounted, or encrypted tables. Data stays as
+/// it is
 #[derive(Args)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     command: Change,
+    /// The keys of the tables in the store, or in a directory, not those of the store itself
+    #[arg(long, global = true)]
+    tables: bool,
 }
 
 #[derive(Subcommand)]
@@ -29,6 +35,15 @@ enum Change {
         /// As JSON on standard output
         #[arg(long)]
         json: bool,
+    },
+    /// Give tables that have no keys their first one (--tables-key-file and the like): from then on they can be
+    /// encrypted
+    Create {
+        /// A store file, a block device, or a directory with tables
+        store: PathBuf,
+        /// What to call it: at most 40 bytes, which anybody who sees the store can read
+        #[arg(long, default_value = "")]
+        label: String,
     },
     /// Let one more key open the store
     Add {
@@ -54,7 +69,13 @@ enum Change {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    if arguments.tables {
+        return run_on_tables(&arguments.command);
+    }
     match &arguments.command {
+        Change::Create { .. } => {
+            bail!("a store gets its first key when it is made (lacuna format --encrypt); tables: --tables")
+        }
         Change::List { store, json } => list(store, *json),
         Change::Add { store, new } => {
             let device = open(store, false)?;
@@ -80,13 +101,51 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
 }
 
+fn run_on_tables(command: &Change) -> Result<()> {
+    let (Change::List { store, .. }
+    | Change::Create { store, .. }
+    | Change::Add { store, .. }
+    | Change::Remove { store, .. }
+    | Change::Rotate { store, .. }) = command;
+    let opened = keys::open_vfs(store, &log_device::vfs_options())?;
+    let vfs = opened.vfs();
+    let change = |change: &TablesKeyChange<'_>| -> Result<usize> {
+        Ok(Store::change_keys(&vfs, &keys::secret_of_tables(store)?, change)?)
+    };
+    let name = store.display();
+    let done = match command {
+        Change::List { json, .. } => {
+            Store::keys(&vfs).map_err(Into::into).and_then(|keys| show(store, &keys, *json))
+        }
+        Change::Create { label, .. } => keys::new_tables_key(store, label)
+            .and_then(|key| Ok(Store::create_keys(&vfs, &key)?))
+            .and_then(|()| say(&format!("{name}: tables can be encrypted; key slot 0 has the key\n"))),
+        Change::Add { new, .. } => new
+            .key(store)
+            .and_then(|new| change(&TablesKeyChange::Add { new: &new.secret, options: &new.slot }))
+            .and_then(|slot| say(&format!("{name}: key slot {slot} of the tables added\n"))),
+        Change::Remove { slot, .. } => change(&TablesKeyChange::Remove { slot: *slot })
+            .and_then(|slot| say(&format!("{name}: key slot {slot} of the tables removed\n"))),
+        Change::Rotate { new, .. } => new
+            .key(store)
+            .and_then(|new| change(&TablesKeyChange::Rotate { new: &new.secret, options: &new.slot }))
+            .and_then(|slot| say(&format!("{name}: key slot {slot} of the tables has the new key\n"))),
+    };
+    drop(vfs);
+    opened.close()?;
+    done
+}
+
 fn open(store: &Path, read_only: bool) -> Result<RawDevice> {
     let raw = RawOptions { read_only, ..RawOptions::default() };
     Ok(RawDevice::open(store, raw).map_err(Error::from)?)
 }
 
 fn list(store: &Path, as_json: bool) -> Result<()> {
-    let slots = Ftl::keys(&open(store, true)?)?;
+    show(store, &Ftl::keys(&open(store, true)?)?, as_json)
+}
+
+fn show(store: &Path, slots: &[KeySlot], as_json: bool) -> Result<()> {
     if as_json {
         let slots = slots.iter().map(|slot| {
             json!({

@@ -8,7 +8,7 @@ use lacuna_engine::{Store, StoreOptions};
 use lacuna_ftl::Error as FtlError;
 use lacuna_nvmfs::{Error, OpenedVfs, VfsOptions};
 
-use crate::keys::open_vfs;
+use crate::keys::{open_tables, open_vfs};
 
 use crate::log_device;
 
@@ -45,10 +45,11 @@ impl Look {
     /// The tables in the store called `name`. Only who may write can recover them.
     pub(crate) fn tables(&self, name: &str) -> Result<Store> {
         let vfs: Arc<dyn Vfs> = self.opened.vfs();
-        let store = match self.is_read_only {
-            true => Store::open_read_only(vfs, StoreOptions::default()),
-            false => Store::open(vfs, StoreOptions::default()),
-        };
+        let store =
+            open_tables(Path::new(name), &StoreOptions::default(), |options| match self.is_read_only {
+                true => Store::open_read_only(vfs.clone(), options),
+                false => Store::open(vfs.clone(), options),
+            });
         store.with_context(|| name.to_owned())
     }
 

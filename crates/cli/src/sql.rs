@@ -1,6 +1,6 @@
 //! Benchmarks on the tables of a server: options, runs, and what reports say of it.
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::Args;
 use lacuna_bench::mysql::{Address, Format, Login, OnServer, Written};
 use serde_json::{Map, Value, json};
@@ -69,6 +69,9 @@ impl SqlOptions {
         create: impl Fn(&Making<'_>) -> Result<D>,
         mut run: impl FnMut(&D, &Making<'_>, L) -> Result<R>,
     ) -> Result<Runs<R>> {
+        if kinds.contains(&Kind::Adaptive) {
+            bail!("--tables: a server has no adaptive tables");
+        }
         let mut all = Runs { runs: Vec::new(), facts: Vec::new(), written_from: String::new() };
         for (number, &kind) in kinds.iter().enumerate() {
             let log = begin()?;
@@ -76,6 +79,7 @@ impl SqlOptions {
                 Kind::Plain => (Format::Plain, "none"),
                 Kind::Row => (Format::Row, "zlib"),
                 Kind::Page => (Format::Page(self.innodb_algorithm.clone()), self.innodb_algorithm.as_str()),
+                Kind::Adaptive => unreachable!("refused"),
             };
             let making = Making { login, format, written: self.written_from.clone(), kind, algorithm };
             let database = create(&making)?;

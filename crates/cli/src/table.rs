@@ -24,11 +24,11 @@ use lacuna_page::Algorithm;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::{
-    keys::open_vfs,
+    keys::{open_tables, open_vfs},
     log_device, say,
     size::Size,
     table_info::{holds_tables, kind_text},
-    tables::Kind,
+    tables::{Kind, Switch},
 };
 
 /// Length of the blocks of new row tables in KiB, unless the command line has one.
@@ -51,6 +51,9 @@ enum TableCommand {
     Alter(AlterArguments),
     /// Say whether a table's pages are written twice from now on
     Doublewrite(DoublewriteArguments),
+    /// Say whether a table's pages are encrypted from now on; `optimize` writes those that are there. Needs keys (`lacuna
+    /// key --tables create`)
+    Encrypt(EncryptArguments),
     /// Let a table follow the store's defaults, now and whenever they change
     Inherit(Named),
     /// Rewrite pages that do not have the form that their table's settings ask for; after Ctrl-C the same command goes
@@ -72,7 +75,8 @@ struct Named {
 struct AlterArguments {
     #[command(flatten)]
     named: Named,
-    /// plain, page (compressed when they are flushed) or row (compressed row by row)
+    /// plain, page (compressed when they are flushed), adaptive (by lz4 while they are written often, by zstd once they
+    /// rest) or row (compressed row by row)
     kind: Kind,
     #[command(flatten)]
     compression: Compression,
@@ -87,6 +91,14 @@ struct DoublewriteArguments {
 }
 
 #[derive(Args)]
+struct EncryptArguments {
+    #[command(flatten)]
+    named: Named,
+    /// on or off
+    setting: Switch,
+}
+
+#[derive(Args)]
 struct OptimizeArguments {
     /// A store file, a block device, or a directory with tables
     store: PathBuf,
@@ -98,7 +110,7 @@ struct OptimizeArguments {
 struct DefaultsArguments {
     /// A store file, a block device, or a directory with tables
     store: PathBuf,
-    /// plain, page (compressed when they are flushed) or row (compressed row by row); shown by default
+    /// plain, page (compressed when they are flushed), adaptive or row (compressed row by row); shown by default
     kind: Option<Kind>,
     #[command(flatten)]
     compression: Compression,
@@ -130,6 +142,7 @@ impl Compression {
         let foreign = match kind {
             Kind::Plain => algorithm.map(|_| "--algorithm").or((level != 0).then_some("--level")),
             Kind::Page => None,
+            Kind::Adaptive => algorithm.map(|_| "--algorithm"),
             Kind::Row => algorithm.map(|_| "--algorithm"),
         };
         let foreign = foreign.or(key_block_size.filter(|_| kind != Kind::Row).map(|_| "--key-block-size"));
@@ -139,6 +152,7 @@ impl Compression {
         Ok(match kind {
             Kind::Plain => TableKind::Plain,
             Kind::Page => TableKind::PageCompressed { algorithm: algorithm.unwrap_or(Algorithm::Lz4), level },
+            Kind::Adaptive => TableKind::Adaptive { level },
             Kind::Row => TableKind::RowCompressed { key_block_size: key_block_size.unwrap_or(block), level },
         })
     }
@@ -158,6 +172,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             on(store, |open| {
                 open.set_doublewrite(table, *setting)?;
                 Ok(format!("{table}: doublewrite {} from now on", setting.name()))
+            })
+        }
+        TableCommand::Encrypt(EncryptArguments { named: Named { store, table }, setting }) => {
+            on(store, |open| {
+                open.set_encrypted(table, setting.0)?;
+                let not = if setting.0 { "" } else { "not " };
+                Ok(format!("{table}: {not}encrypted from now on"))
             })
         }
         TableCommand::Inherit(Named { store, table }) => on(store, |open| {
@@ -193,13 +214,14 @@ fn on(path: &Path, work: impl FnOnce(&Store) -> Result<String>) -> Result<()> {
     if !holds_tables(&*vfs)? {
         bail!("{name}: there are no tables");
     }
-    let done = worked_on(vfs, work).with_context(|| name.clone());
+    let done = worked_on(path, vfs, work).with_context(|| name.clone());
     opened.close()?;
     done?.lines().try_for_each(|line| say(&format!("{name}: {line}\n")))
 }
 
-fn worked_on(vfs: Arc<dyn Vfs>, work: impl FnOnce(&Store) -> Result<String>) -> Result<String> {
-    let store = Store::open(vfs, StoreOptions::default())?;
+fn worked_on(path: &Path, vfs: Arc<dyn Vfs>, work: impl FnOnce(&Store) -> Result<String>) -> Result<String> {
+    let options = StoreOptions::default();
+    let store = open_tables(path, &options, |options| Store::open(vfs.clone(), options))?;
     let done = work(&store);
     let closed = store.close();
     let done = done?;

@@ -9,7 +9,7 @@ use lacuna_engine::{
 };
 use serde_json::{Value, json};
 
-use crate::printable::one_line;
+use crate::{keys::key_of_tables, printable::one_line};
 
 /// Memory for the pages that a look at a mounted store reads.
 const LOOK_POOL_BYTES: usize = 4 << 20;
@@ -27,7 +27,8 @@ pub(crate) fn add_tables(info: &mut Value, store: &Store, images: &Images) -> Re
 
 /// Adds the tables in `vfs`, which others may be using: read only, and only when they were closed.
 pub(crate) fn add_closed_tables(info: &mut Value, vfs: Arc<dyn Vfs>) {
-    let options = StoreOptions { pool_bytes: LOOK_POOL_BYTES, ..StoreOptions::default() };
+    let options =
+        StoreOptions { pool_bytes: LOOK_POOL_BYTES, key: key_of_tables(), ..StoreOptions::default() };
     let mut look = || {
         if !holds_tables(&*vfs).map_err(|error| format!("{error:#}"))? {
             info["tables"] = json!([]);
@@ -57,6 +58,7 @@ pub(crate) fn holds_tables(vfs: &dyn Vfs) -> Result<bool> {
 fn compression(kind: TableKind) -> (&'static str, &'static str, i32) {
     match kind {
         TableKind::PageCompressed { algorithm, level } => ("page", algorithm.name(), level),
+        TableKind::Adaptive { level } => ("adaptive", "lz4+zstd", level),
         TableKind::RowCompressed { level, .. } => ("row", "zlib", level),
         _ => ("plain", "none", 0),
     }
@@ -85,16 +87,22 @@ fn table_json(table: &TableInfo, images: Option<&TableImages>) -> Value {
         "allocated_bytes": table.allocated_bytes,
         "hole_unit": table.hole_unit,
         "doublewrite": table.options.doublewrite.name(),
+        "encrypted": table.options.encrypted,
+        "locked": table.is_locked,
         "trims": table.punches,
         "refused_trims": table.refused_punches,
         "splits": table.splits,
     });
+    if matches!(table.options.kind, TableKind::Adaptive { .. }) {
+        json["rested_pages"] = table.rested_pages.into();
+    }
     if let Some(images) = images.filter(|_| !is_row(table)) {
         let pages =
             images.pages.iter().map(|(algorithm, pages)| (algorithm.name().to_owned(), (*pages).into()));
         json["pages"] = Value::Object(pages.collect());
         json["unwritten_pages"] = images.unwritten.into();
         json["image_bytes"] = images.image_bytes.into();
+        json["encrypted_pages"] = images.encrypted.into();
     }
     json
 }
@@ -108,7 +116,11 @@ fn images_text(images: &TableImages, page_bytes: usize) -> String {
     }
     let written: u64 = images.pages.values().sum();
     let ratio = images.image_bytes as f64 / (written.max(1) * page_bytes as u64) as f64;
-    format!("pages: {}; their images take {ratio:.2} of them", parts.join(", "))
+    let encrypted = match images.encrypted {
+        0 => String::new(),
+        pages => format!("; {pages} encrypted"),
+    };
+    format!("pages: {}; their images take {ratio:.2} of them{encrypted}", parts.join(", "))
 }
 
 /// The table of tables.
@@ -150,6 +162,10 @@ pub(crate) fn tables_text(tables: &[Value], defaults: &Value, images: &Images) -
         if let Some(setting @ ("on" | "off")) = table["doublewrite"].as_str() {
             let _ = writeln!(text, "    doublewrite {setting}");
         }
+        if table["encrypted"] == true {
+            let locked = if table["locked"] == true { ", and its key is missing or damaged" } else { "" };
+            let _ = writeln!(text, "    encrypted{locked}");
+        }
     }
     if tables.iter().any(|table| table["inherits"] == true) {
         let _ = writeln!(text, "  * follows the store's defaults, now {}", compression_of(defaults));
@@ -168,7 +184,7 @@ pub(crate) fn kind_text(kind: TableKind) -> String {
     let text = compression_text(compression(kind));
     match kind {
         TableKind::RowCompressed { key_block_size, .. } => format!("{text}, blocks of {key_block_size}K"),
-        TableKind::Plain | TableKind::PageCompressed { .. } => text,
+        TableKind::Plain | TableKind::PageCompressed { .. } | TableKind::Adaptive { .. } => text,
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{
     collections::HashSet,
     fs,
-    io::ErrorKind,
+    io::{ErrorKind, Read},
     path::{Path, PathBuf},
     str::FromStr,
     sync::Arc,
@@ -12,14 +12,16 @@ use std::{
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use lacuna_device::{Vfs, create_log_device, open_log_device};
-use lacuna_engine::{Doublewrite, LogDeviceVfs, StoreOptions, TableKind, TableOptions};
+use lacuna_engine::{
+    Doublewrite, EngineKey, KeyCost, KeyOptions, LogDeviceVfs, Secret, StoreOptions, TableKind, TableOptions,
+};
 use lacuna_ftl::Footprint;
 use lacuna_nvmfs::{OpenedVfs, VfsOptions};
 use lacuna_page::Algorithm;
 use serde_json::{Map, Value, json};
 
 use crate::{
-    keys::open_vfs,
+    keys::{key_of_tables, open_vfs},
     log_device,
     size::Size,
     trace::{TracedVfs, must_be_new, with_suffix},
@@ -38,8 +40,8 @@ pub(crate) struct EngineOptions {
     /// Size of a store file that is made
     #[arg(long, default_value = "8G")]
     size: Size,
-    /// Kinds of tables to run, one after the other on the same data: plain, row, page
-    /// (ROW_FORMAT=COMPRESSED KEY_BLOCK_SIZE=8)
+    /// Kinds of tables to run, one after the other on the same data: plain, row (ROW_FORMAT=COMPRESSED KEY_BLOCK_SIZE=8),
+    /// page, adaptive (page by page: lz4 while it is written often, zstd once it rests)
     #[arg(long, default_value = "plain,page", value_delimiter = ',')]
     pub(crate) tables: Vec<Kind>,
     /// Compression of page tables: none, lz4, zstd, zlib, lzo, snappy, bzip2 or lzma
@@ -80,6 +82,9 @@ pub(crate) struct EngineOptions {
     /// trials, or a block device; a file of 1 GiB is made where there is none
     #[arg(long, value_name = "PATH")]
     wal_device: Option<PathBuf>,
+    /// Encrypt the tables, log and undo; with a random key, unless there is one (--tables-key-file and the like)
+    #[arg(long)]
+    encrypt_tables: bool,
     /// Memory for pages
     #[arg(long, default_value = "256M")]
     pool: Size,
@@ -101,6 +106,7 @@ pub(crate) enum Kind {
     Plain,
     Row,
     Page,
+    Adaptive,
 }
 
 impl Kind {
@@ -109,6 +115,7 @@ impl Kind {
             Kind::Plain => "plain",
             Kind::Row => "row",
             Kind::Page => "page",
+            Kind::Adaptive => "adaptive",
         }
     }
 }
@@ -117,8 +124,9 @@ impl FromStr for Kind {
     type Err = &'static str;
 
     fn from_str(name: &str) -> Result<Kind, &'static str> {
-        let kind = [Kind::Plain, Kind::Page, Kind::Row].into_iter().find(|kind| kind.name() == name);
-        kind.ok_or("known kinds of tables: plain, page, row")
+        let kind =
+            [Kind::Plain, Kind::Page, Kind::Row, Kind::Adaptive].into_iter().find(|kind| kind.name() == name);
+        kind.ok_or("known kinds of tables: plain, page, row, adaptive")
     }
 }
 
@@ -155,6 +163,12 @@ impl EngineOptions {
         if let Some(twice) = self.tables.iter().find(|kind| !seen.insert(**kind)) {
             bail!("--tables: {} is named twice", twice.name());
         }
+        if self.encrypt_tables && self.tables.contains(&Kind::Row) {
+            bail!("--encrypt-tables: row-compressed tables cannot be encrypted");
+        }
+        if self.encrypt_tables && self.store.is_some() && key_of_tables().is_none() {
+            bail!("--encrypt-tables: tables that stay need a key that is known (--tables-key-file)");
+        }
         if let Some(path) = json {
             fs::File::options()
                 .create(true)
@@ -183,7 +197,7 @@ impl EngineOptions {
             let vfs = opened.vfs();
             let names_before: HashSet<String> = vfs.list()?.into_iter().collect();
             let place = self.with_new_wal_device(Arc::clone(&vfs))?;
-            runs.push(run(&target, self.tables(*kind, place), log)?);
+            runs.push(run(&target, self.tables(*kind, place)?, log)?);
             if number + 1 < self.tables.len() {
                 target.clear(&*vfs, &names_before)?;
             }
@@ -193,15 +207,21 @@ impl EngineOptions {
         Ok((target, runs))
     }
 
-    fn tables(&self, kind: Kind, vfs: Arc<dyn Vfs>) -> Tables {
+    fn tables(&self, kind: Kind, vfs: Arc<dyn Vfs>) -> Result<Tables> {
         let EngineOptions { algorithm, level, key_block_size, row_level, .. } = *self;
         let (table_kind, algorithm) = match kind {
             Kind::Plain => (TableKind::Plain, Algorithm::None.name()),
             Kind::Page => (TableKind::PageCompressed { algorithm, level }, algorithm.name()),
+            Kind::Adaptive => (TableKind::Adaptive { level }, "lz4+zstd"),
             Kind::Row => (TableKind::RowCompressed { key_block_size, level: row_level }, "zlib"),
         };
-        let table_options = TableOptions { kind: table_kind, ..TableOptions::default() };
-        Tables { vfs, store_options: self.store_options(), table_options, kind, algorithm }
+        let encrypted = self.encrypt_tables;
+        let table_options = TableOptions { kind: table_kind, encrypted, ..TableOptions::default() };
+        let mut store_options = self.store_options();
+        if encrypted && store_options.key.is_none() {
+            store_options.key = Some(random_key()?);
+        }
+        Ok(Tables { vfs, store_options, table_options, kind, algorithm })
     }
 
     /// The trace file of the run with `kind` of tables.
@@ -257,6 +277,7 @@ impl EngineOptions {
             trim: self.trim.0,
             packing: self.packing.0,
             checksums: self.checksums.0,
+            key: key_of_tables(),
             ..defaults
         }
     }
@@ -280,6 +301,7 @@ impl EngineOptions {
             "elide_zero_tails": self.elide_zero_tails.0,
             "packing": self.packing.0,
             "checksums": self.checksums.0,
+            "encrypted": self.encrypt_tables,
             "page_bytes": TableOptions::default().page_bytes,
             "pool_bytes": self.pool.0,
             "map_memory_bytes": self.map_memory.map(|size| size.0),
@@ -295,6 +317,14 @@ impl EngineOptions {
             other => unreachable!("json! made {other} of braces"),
         }
     }
+}
+
+/// A key that nobody knows and that guards tables which are gone with the run: guesses need not be dear.
+fn random_key() -> Result<EngineKey> {
+    let mut secret = [0; 32];
+    fs::File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut secret))?;
+    let slot = KeyOptions { cost: KeyCost::MIN, ..KeyOptions::default() };
+    Ok(EngineKey { secret: Secret::new(secret)?, slot })
 }
 
 /// The storage of the runs. Each run gets it empty, or in its state before the first run.

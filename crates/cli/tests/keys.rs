@@ -123,3 +123,56 @@ fn check_and_scrub_need_no_key_and_a_plain_store_takes_none() {
     refused(run(&scratch, "ls p --key-file one"), "p: a key was given, but the store is not encrypted");
     refused(run(&scratch, "key list p"), "p: a key was given, but the store is not encrypted");
 }
+
+/// The tables of a directory and of a store, which is not encrypted itself.
+#[test]
+fn tables_have_keys_of_their_own() {
+    const RUN: &str = "--ids 1000 --requesters 2 --seconds 1 --warmup 0 --pool 16M --size 512M --tables page \
+        --distribution distribution";
+    let scratch = Scratch::new();
+    key_file(&scratch, "one", "first key\n");
+    key_file(&scratch, "two", "second key");
+    scratch.distribution();
+    fs::create_dir(scratch.path("dir")).unwrap();
+    for place in ["dir", "s"] {
+        refused(
+            run(&scratch, &format!("linkbench --store {place} {RUN} --encrypt-tables")),
+            "--encrypt-tables: tables that stay need a key that is known (--tables-key-file)",
+        );
+        let with = "--tables-key-file one --encrypt-tables";
+        good(run(&scratch, &format!("linkbench --store {place} {RUN} {with}")));
+        refused(
+            run(&scratch, &format!("check {place} --tables-key-file two")),
+            "wrong key: it opens none of 1 key slots",
+        );
+        assert!(good(run(&scratch, &format!("check {place} --tables-key-file one"))).contains("sound"));
+        let info = good(run(&scratch, &format!("info {place} --json --tables-key-file one")));
+        let info: serde_json::Value = serde_json::from_str(&info).unwrap();
+        let tables = info["tables"].as_array().unwrap();
+        assert!(!tables.is_empty() && tables.iter().all(|table| table["encrypted"] == true), "{info}");
+        let rotated = run(
+            &scratch,
+            &format!("key --tables rotate {place} --tables-key-file one --new-key-file two --label mine"),
+        );
+        assert_eq!(good(rotated), format!("{place}: key slot 0 of the tables has the new key\n"));
+        assert_eq!(
+            good(run(&scratch, &format!("key list {place} --tables"))),
+            format!("{place}: key slot 0: file mine\n")
+        );
+        let name = tables[0]["name"].as_str().unwrap();
+        let plain = run(&scratch, &format!("table encrypt {place} {name} off --tables-key-file two"));
+        assert_eq!(good(plain), format!("{place}: {name}: not encrypted from now on\n"));
+        good(run(&scratch, &format!("table optimize {place} {name} --tables-key-file two")));
+        assert!(good(run(&scratch, &format!("check {place} --tables-key-file two"))).contains("sound"));
+    }
+    // Tables that were made without.
+    good(run(&scratch, &format!("linkbench --store t {RUN}")));
+    refused(run(&scratch, "check t --tables-key-file one"), "its tables have no keys, but one was given");
+    refused(run(&scratch, "key list t --tables"), "its tables have no keys");
+    let made = run(&scratch, "key create t --tables --tables-key-file one --label first");
+    assert_eq!(good(made), "t: tables can be encrypted; key slot 0 has the key\n");
+    let mut alone = std::process::Command::new("setsid");
+    alone.arg("-w").arg(env!("CARGO_BIN_EXE_lacuna")).args(["check", "t"]).current_dir(scratch.path("."));
+    refused(alone.output().unwrap(), "no key was given (--tables-key-file, ");
+    assert!(good(run(&scratch, "check t --tables-key-file one")).contains("sound"));
+}

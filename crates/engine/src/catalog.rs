@@ -26,6 +26,7 @@ const ROW_BYTES: usize = 16;
 const PLAIN: u8 = 0;
 const PAGE_COMPRESSED: u8 = 1;
 const ROW_COMPRESSED: u8 = 2;
+const ADAPTIVE: u8 = 3;
 /// Key of the row that holds the store's defaults; no table has this name.
 pub(crate) const DEFAULTS: &str = "";
 
@@ -44,6 +45,7 @@ impl Row {
         let (kind, codec) = match self.options.kind {
             TableKind::Plain => (PLAIN, Codec::PLAIN),
             TableKind::PageCompressed { algorithm, level } => (PAGE_COMPRESSED, Codec { algorithm, level }),
+            TableKind::Adaptive { level } => (ADAPTIVE, Codec { level, ..Codec::PLAIN }),
             TableKind::RowCompressed { level, .. } => (ROW_COMPRESSED, Codec { level, ..Codec::PLAIN }),
         };
         let mut row = [0; ROW_BYTES];
@@ -85,6 +87,7 @@ impl Row {
         let kind = match row[1] {
             PLAIN => TableKind::Plain,
             PAGE_COMPRESSED => TableKind::PageCompressed { algorithm, level },
+            ADAPTIVE => TableKind::Adaptive { level },
             ROW_COMPRESSED if (10..=16).contains(&row[12]) => {
                 TableKind::RowCompressed { key_block_size: 1 << (row[12] - 10), level }
             }
@@ -146,7 +149,14 @@ mod tests {
         let options = TableOptions::compressed(Algorithm::Zstd).page_bytes(64 << 10);
         let twice = TableOptions { doublewrite: Doublewrite::On, ..TableOptions::default() };
         let row_compressed = TableOptions::row_compressed(8);
-        for options in [options, TableOptions::default(), row_compressed, twice, options.encrypted()] {
+        for options in [
+            options,
+            TableOptions::default(),
+            row_compressed,
+            twice,
+            options.encrypted(),
+            TableOptions { kind: TableKind::Adaptive { level: 9 }, ..twice },
+        ] {
             let row = Row { id: TableId(77), options, inherits: options == TableOptions::default() };
             assert_eq!(Row::decode("t", &row.encode()).expect("sound"), row);
             for at in [0, 1, 2, 3, 12, 13, 14, 15] {

@@ -24,6 +24,8 @@ lacuna_mutants::breakable_rules! {
     /// A key is durable before anything is encrypted with it (keys invariant 2), in one copy before the other is changed
     /// (keys invariant 1).
     KeysSynced = "keys-synced",
+    /// A page of an adaptive table is encoded as one that rests only once it does.
+    RestsWait = "rests-wait",
     /// Pages in flight hold the checkpoint back (dirty list invariant 1).
     FlightsCount = "flights-count",
     /// The control file is on the medium before log is freed (flush invariant 4).

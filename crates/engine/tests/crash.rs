@@ -26,7 +26,7 @@ use edited::edited;
 use lacuna_device::AtomicWrites;
 use lacuna_engine::{
     Algorithm, Direction, Doublewrite, Durability, EngineKey, Error, KeyCost, KeyOptions, Secret, Store,
-    StoreOptions, Table, TableOptions, Txn,
+    StoreOptions, Table, TableKind, TableOptions, Txn,
 };
 use lacuna_sim::{CutTally, SeededRng, SimVfs, for_each_seed};
 use log_device::FlashAndMemory;
@@ -358,6 +358,9 @@ fn crash_case_beside(
     for round in 0..ROUNDS {
         let mut options = options(&mut rng);
         choose(&mut options, &mut rng);
+        if seed % 4 == 3 {
+            kinds[1].kind = TableKind::Adaptive { level: 1 };
+        }
         if options.key.is_some() {
             let chosen = &mut kinds[seed as usize % 2];
             *chosen = chosen.encrypted();

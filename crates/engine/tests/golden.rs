@@ -305,7 +305,7 @@ fn power_cuts_while_a_golden_store_is_opened_do_no_harm() {
 fn a_store_of_other_features_is_refused_by_name_and_left_alone() {
     for (image, flip, says) in IMAGES
         .iter()
-        .flat_map(|image| [(image, 1 << 12, "features 0x1000"), (image, 1 << 7, "before version 1")])
+        .flat_map(|image| [(image, 1 << 40, "features 0x10000000000"), (image, 1 << 7, "before version 1")])
     {
         let vfs = unpack(image);
         let control = vfs.open("control", StreamHint::Data).expect("control");

@@ -6,6 +6,8 @@
 
 #![allow(clippy::duplicate_mod, reason = "each of these tests brings its places with it")]
 
+#[path = "adaptive.rs"]
+mod adaptive;
 #[path = "alter.rs"]
 mod alter;
 #[path = "bulk.rs"]
@@ -93,6 +95,7 @@ const ALTERED: &str =
 const LONG_BESIDE: &str = "alter::a_long_value_that_changes_while_it_is_copied_is_copied_again";
 const PLAINTEXT: &str = "encrypted::nothing_of_a_marked_workload_lies_in_the_files";
 const KEYS: &str = "encrypted::power_cuts_while_secrets_change_leave_the_old_or_the_new_one";
+const RESTS: &str = "adaptive::pages_that_rest_change_their_codec_and_those_written_often_do_not";
 const CASES: &str = "40";
 
 /// Each rule, and a test of the matrix that must fail without it.
@@ -102,6 +105,7 @@ const RULES: &[(&str, &str)] = &[
     ("data-encrypted", PLAINTEXT),
     ("pages-encrypted", PLAINTEXT),
     ("keys-synced", KEYS),
+    ("rests-wait", RESTS),
     ("pages-synced", DIRECTORY),
     ("pages-synced", ATOMIC),
     ("pages-whole", ATOMIC),

@@ -177,7 +177,7 @@ fn a_header_that_is_not_durable_yet_is_not_leaned_on() {
         run.work(&ftl, 20).unwrap();
         drop(ftl);
         for syncs in 1.. {
-            let mut run = run.fork(seed * 100 + syncs);
+            let run = run.fork(seed * 100 + syncs);
             run.log.as_ref().expect("it has one").fail_after(1000, syncs);
             let opened = run.open();
             run.log.as_ref().expect("it has one").heal();

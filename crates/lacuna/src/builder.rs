@@ -1,7 +1,7 @@
 use std::{path::Path, time::Duration};
 
 use lacuna_device::MemVfs;
-use lacuna_engine::{self as engine, StoreOptions};
+use lacuna_engine::{self as engine, EngineKey, StoreOptions};
 use lacuna_ftl::{Key, KeyOptions, NewKey, Secret};
 use lacuna_nvmfs::VfsOptions;
 
@@ -53,6 +53,23 @@ impl Builder {
     pub fn key(mut self, key: Secret) -> Builder {
         self.storage.format.ftl.key = Some(NewKey { secret: key.clone(), slot: KeyOptions::default() });
         self.storage.options.ftl.key = Key::Secret(key);
+        self
+    }
+
+    /// The key that opens the keys of encrypted tables ([`crate::TableOptions::encrypted`]), whatever they lie in; a store
+    /// that is made gets keys, and this opens them. One that exists is refused if it has none. Log and undo are encrypted
+    /// too. Other keys are added by the program (`lacuna key --tables`).
+    ///
+    /// ```
+    /// use lacuna::{Secret, Store, TableOptions};
+    ///
+    /// let store = Store::builder().tables_key(Secret::new("correct horse")?).in_memory()?;
+    /// let table = store.open_table("secrets", TableOptions::default().encrypted())?;
+    /// # let _ = table;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn tables_key(mut self, key: Secret) -> Builder {
+        self.engine.key = Some(EngineKey { secret: key, slot: KeyOptions::default() });
         self
     }
 

@@ -3,8 +3,13 @@
 //! A key is never an argument, where `ps` and the shell's history would show it. It is the content of a file, the
 //! output of a command, what a descriptor yields, or a passphrase that is asked for at the terminal. One line end at its
 //! end does not belong to it, so the same key may come by each of these ways.
+//!
+//! The tables in a store have keys of their own, whether or not the store is encrypted: these come by options of their own.
 
+mod tables;
 mod terminal;
+
+pub(crate) use tables::{key_of_tables, new_tables_key, open_tables};
 
 use std::{
     fmt::Display,
@@ -36,6 +41,15 @@ pub(crate) struct KeyArguments {
     /// It is what can be read from this descriptor
     #[arg(long, global = true, value_name = "NUMBER", help_heading = "Keys")]
     key_fd: Option<RawFd>,
+    /// The key of encrypted tables is the content of this file
+    #[arg(long, global = true, value_name = "FILE", help_heading = "Keys")]
+    tables_key_file: Option<PathBuf>,
+    /// It is what this command, run by sh, writes to its standard output
+    #[arg(long, global = true, value_name = "COMMAND", help_heading = "Keys")]
+    tables_key_command: Option<String>,
+    /// It is what can be read from this descriptor
+    #[arg(long, global = true, value_name = "NUMBER", help_heading = "Keys")]
+    tables_key_fd: Option<RawFd>,
 }
 
 /// Where a new key comes from; else it is asked for at the terminal
@@ -64,7 +78,8 @@ fn given() -> Option<(Secret, KeySource)> {
 
 /// Reads the key that the command line names, if it names one.
 pub(crate) fn install(arguments: &KeyArguments) -> Result<()> {
-    let KeyArguments { key_file, key_command, key_fd } = arguments;
+    let KeyArguments { key_file, key_command, key_fd, .. } = arguments;
+    tables::install(arguments)?;
     let found = read_one("--key", key_file.as_deref(), key_command.as_deref(), *key_fd)?;
     *GIVEN.lock().expect("nobody panics with it") = found;
     Ok(())
@@ -135,6 +150,11 @@ pub(crate) fn secret_of(store: &Path) -> Result<Secret> {
         Some((secret, _)) => Ok(secret),
         None => terminal::ask(&format!("Key of {}", store.display())),
     }
+}
+
+/// The key of the tables in `store`, in the same way.
+pub(crate) fn secret_of_tables(store: &Path) -> Result<Secret> {
+    tables::secret(store)
 }
 
 /// The key with which `store` is to be made.
@@ -253,5 +273,8 @@ pub(crate) fn hint(error: &anyhow::Error) -> Option<String> {
         matches!(cause.downcast_ref(), Some(Error::Ftl(FtlError::Encrypted { .. })))
             || matches!(cause.downcast_ref(), Some(FtlError::Encrypted { .. }))
     });
+    if tables::is_missing(error) {
+        return Some(" (--tables-key-file, --tables-key-command, --tables-key-fd, or a terminal)".to_owned());
+    }
     is_missing.then(|| " (--key-file, --key-command, --key-fd, or a terminal)".to_owned())
 }

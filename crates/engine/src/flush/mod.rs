@@ -27,7 +27,7 @@
 //! waits for a job with a page latched.
 //!
 //! `queue` holds the jobs. `threads` decides which are due and runs them; `write`, `protection`, `doublewrite` and
-//! `rewrite` write a page to the device; `checkpoint` frees log space; `throttle` and `capacity` slow and refuse writers; `horizon` knows
+//! `rewrite` write a page to the device; `rest` finds pages that rest; `checkpoint` frees log space; `throttle` and `capacity` slow and refuse writers; `horizon` knows
 //! which writers images still have to name.
 
 mod capacity;
@@ -36,6 +36,7 @@ mod doublewrite;
 mod horizon;
 mod protection;
 mod queue;
+mod rest;
 mod rewrite;
 mod stats;
 mod threads;
@@ -78,6 +79,7 @@ use doublewrite::DoublewriteFile;
 use horizon::Horizon;
 pub(crate) use horizon::Transactions;
 use protection::{Protection, without_atomic_writes};
+use rest::Rests;
 
 /// Pages in a job, at most, and in a region of the doublewrite file.
 const JOB_PAGES: usize = 32;
@@ -112,6 +114,7 @@ pub(crate) struct Flusher {
     log_synced: Mutex<Instant>,
     capacity: Capacity,
     horizon: Horizon,
+    rests: Rests,
     stats: Mutex<FlushStats>,
 }
 
@@ -142,6 +145,7 @@ impl Flusher {
             log_synced: Mutex::new(Instant::now()),
             capacity: Capacity::new(options, vfs_bytes),
             horizon: Horizon::default(),
+            rests: Rests::default(),
             stats: Mutex::default(),
         };
         if flusher.writes_twice() {

@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, mem, sync::Arc};
 
-use super::{Flusher, Rewrite, stats::Cause, write::Writer};
+use super::{Flusher, Rewrite, rest::RestJob, stats::Cause, write::Writer};
 use crate::{
     pool::Frame,
     sync::mpsc,
@@ -30,7 +30,7 @@ impl Queue {
     pub(super) fn of(&mut self, work: &Work) -> &mut VecDeque<Job> {
         match work {
             Work::Flush(_) => &mut self.flushes,
-            Work::Rewrite(_) => &mut self.rewrites,
+            Work::Rewrite(_) | Work::Rest(_) => &mut self.rewrites,
         }
     }
 
@@ -60,6 +60,8 @@ pub(crate) enum Work {
     Flush(Due),
     /// Rewrites pages that did not change.
     Rewrite(Rewrite),
+    /// Encodes pages anew that rest.
+    Rest(RestJob),
 }
 
 impl Work {
@@ -72,6 +74,7 @@ impl Work {
                 written.map(|()| 0)
             }
             Work::Rewrite(rewrite) => writer.rewrite(flusher, rewrite),
+            Work::Rest(job) => writer.rest(flusher, job),
         }
     }
 }
@@ -121,6 +124,7 @@ mod tests {
         let order = std::iter::from_fn(|| queue.next()).map(|job| match job.work {
             Work::Flush(_) => None,
             Work::Rewrite(rewrite) => Some(rewrite.pages.start),
+            Work::Rest(_) => unreachable!("none was queued"),
         });
         assert_eq!(order.collect::<Vec<_>>(), [None, Some(0), Some(1)]);
     }
@@ -140,7 +144,7 @@ mod tests {
                 push(&mut queue, flush());
                 match queue.next().expect("there is work").work {
                     Work::Flush(_) => 'f',
-                    Work::Rewrite(_) => 'R',
+                    Work::Rewrite(_) | Work::Rest(_) => 'R',
                 }
             })
             .collect();

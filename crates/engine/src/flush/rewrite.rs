@@ -46,13 +46,26 @@ impl Writer {
         for page in pages.map(PageNo) {
             if space.blocks().is_some() {
                 recompressed += u64::from(recompress(flusher, &space, page)?);
-            } else if self.is_outdated(flusher, &space, page)? {
-                outdated.push(renew(flusher, &space, page)?);
+            } else {
+                outdated.extend(self.renew_if_outdated(flusher, &space, page)?);
             }
         }
         let count = outdated.len() as u64;
-        self.write(flusher, &Due { frames: outdated, before: Lsn(u64::MAX), cause: Cause::Asked })?;
+        self.write(flusher, &Due { frames: outdated, before: Lsn(u64::MAX), cause: Cause::Rest })?;
         Ok(count + recompressed)
+    }
+
+    /// Logs a change that changes nothing, if the page's new image would differ from the one on the device.
+    pub(super) fn renew_if_outdated(
+        &mut self,
+        flusher: &Flusher,
+        space: &Arc<Space>,
+        page: PageNo,
+    ) -> Result<Option<Arc<Frame>>> {
+        match self.is_outdated(flusher, space, page)? {
+            true => renew(flusher, space, page).map(Some),
+            false => Ok(None),
+        }
     }
 
     /// Whether the page has no changes to be flushed, and its new image would differ from the one on the device.

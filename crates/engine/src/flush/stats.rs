@@ -45,6 +45,9 @@ pub(super) enum Cause {
     Dirty,
     /// A caller asked for them to be written.
     Asked,
+    /// They are written anew in the form of pages that rest: those of adaptive tables that do, and all of a table that is
+    /// optimized.
+    Rest,
 }
 
 impl FlushStats {
@@ -56,7 +59,7 @@ impl FlushStats {
             Cause::Eviction => self.for_eviction += pages,
             Cause::Log => self.for_log += pages,
             Cause::Dirty => self.for_dirty += pages,
-            Cause::Asked => {}
+            Cause::Asked | Cause::Rest => {}
         }
         self.again += again;
         self.image_bytes += bytes.0;

@@ -1,5 +1,7 @@
 //! The producer, which decides which pages are due, and the consumers, which write them.
 
+use std::time::Duration;
+
 use super::{
     Flusher, INTERVAL, ROUND_PAGES,
     queue::{Job, Work},
@@ -38,6 +40,11 @@ impl Flusher {
             if let Err(Job { work: Work::Flush(due), .. }) = refused {
                 self.pager.pool().take_back(due.frames); // it is time to stop
             }
+        }
+        if let Some(work) = self.rest_work()
+            && self.submit(Job { work, ended: None }).is_err()
+        {
+            self.end_rest(0, Duration::ZERO);
         }
         if self.checkpoint_is_due() && self.checkpoint().is_ok() {
             self.note_progress();
@@ -138,7 +145,9 @@ impl Flusher {
         let all = self.due_work();
         let written_before = self.stats().pages;
         let mut writer = Writer::default();
-        all.into_iter().try_for_each(|work| work.carry_out(self, &mut writer).map(drop))?;
+        all.into_iter()
+            .chain(self.rest_work())
+            .try_for_each(|work| work.carry_out(self, &mut writer).map(drop))?;
         if self.checkpoint_is_due() {
             self.checkpoint()?;
             truncate_all(&self.pager, &self.spaces, self.options.log_bytes)?;

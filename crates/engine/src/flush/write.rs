@@ -199,6 +199,7 @@ impl Writer {
         let codec = match due.cause {
             // No writer waits for space, and it may be the page's last image for long.
             Cause::Asked => space.codec(on_disk),
+            Cause::Rest => space.rest_codec(on_disk),
             Cause::Eviction | Cause::Log | Cause::Dirty => {
                 space.codec(on_disk).after(on_disk, space.page_bytes())
             }
@@ -256,7 +257,7 @@ impl Writer {
         let is_never_torn = flusher.protection(space).is_never_torn();
         self.encoder.set_checksums(flusher.options.checksums || !is_never_torn);
         let on_disk = page.frame().disk_bytes();
-        let codec = codec_of(space, page, space.codec(on_disk));
+        let codec = codec_of(space, page, space.rest_codec(on_disk));
         self.copy(page, codec);
         let (bytes, _) = self.encode(space, codec, 0);
         if on_disk.next_multiple_of(SECTOR) != bytes {
@@ -282,6 +283,7 @@ impl Writer {
         log_page_writes(flusher, images)?;
         let (mut written, mut again, mut bytes) = (0, 0, 0);
         for image in images {
+            note_rest(flusher, image, cause);
             let was_written = image.frame.note_written(image.bytes, !image.is_hole);
             if image.is_hole {
                 continue;
@@ -419,6 +421,19 @@ fn punch_all(flusher: &Flusher, images: &[&Image]) -> Result<bool> {
         }
     }
     Ok(is_made)
+}
+
+/// Notes of a page of an adaptive table how its image was made (`space::rest`).
+fn note_rest(flusher: &Flusher, image: &Image, cause: Cause) {
+    let space = &image.space;
+    match cause {
+        _ if !space.is_adaptive() => {}
+        Cause::Rest => {
+            space.rest_notes().note_rested(image.page().0);
+            space.count_written(|flushed| flushed.rested_pages += 1);
+        }
+        _ => space.rest_notes().note_written(image.page().0, flusher.pager.log().end_hint()),
+    }
 }
 
 /// Syncs the files of these images, each once.

@@ -431,7 +431,11 @@ pub(crate) fn next_table(engine: &TxnEngine) -> Result<u64> {
 }
 
 pub(crate) fn wants_holes(kind: TableKind) -> bool {
-    matches!(kind, TableKind::PageCompressed { algorithm, .. } if algorithm != Algorithm::None)
+    match kind {
+        TableKind::PageCompressed { algorithm, .. } => algorithm != Algorithm::None,
+        TableKind::Adaptive { .. } => true,
+        TableKind::Plain | TableKind::RowCompressed { .. } => false,
+    }
 }
 
 /// Compressed pages take as much space as others on a VFS without holes; nothing else would report that.

@@ -6,6 +6,7 @@
 
 pub(crate) mod lineage;
 pub(crate) mod pins;
+pub(crate) mod rest;
 
 use std::{
     collections::HashMap,
@@ -23,6 +24,7 @@ use crate::{
     space::{
         lineage::Lineage,
         pins::{Pins, TablePin},
+        rest::RestNotes,
     },
     sync::{
         Mutex, MutexGuard, RwLock,
@@ -66,6 +68,9 @@ pub(crate) struct Space {
     blocks: Option<Arc<Blocks>>,
     /// How pages are written from now on: algorithm in the high half, level in the low one; or [`UNKNOWN`].
     codec: AtomicU64,
+    /// How pages that rest are written, in the same way; [`UNKNOWN`] where all are written alike.
+    rest_codec: AtomicU64,
+    rest_notes: RestNotes,
     /// The table's own setting, a [`Doublewrite`].
     doublewrite: AtomicU8,
     /// Its own key, if it has one: some of its images may be encrypted.
@@ -92,6 +97,7 @@ pub(crate) struct Flushed {
     pub(crate) pages: u64,
     pub(crate) image_bytes: u64,
     pub(crate) plain_pages: u64,
+    pub(crate) rested_pages: u64,
     pub(crate) punches: u64,
     pub(crate) refused_punches: u64,
 }
@@ -112,6 +118,8 @@ impl Space {
                 .block_bytes
                 .map(|block_bytes| Arc::new(Blocks::new(block_bytes, layout.page_bytes))),
             codec: AtomicU64::new(UNKNOWN),
+            rest_codec: AtomicU64::new(UNKNOWN),
+            rest_notes: RestNotes::default(),
             doublewrite: AtomicU8::new(Doublewrite::Auto as u8),
             cipher: OnceLock::new(),
             is_encrypted: AtomicBool::new(false),
@@ -199,6 +207,7 @@ impl Space {
     /// Makes pages be written by that kind's settings from now on.
     pub(crate) fn set_kind(&self, kind: TableKind) {
         self.set_codec(kind.codec());
+        self.rest_codec.store(kind.rest_codec().map_or(UNKNOWN, word_of), Ordering::Relaxed);
         if let (Some(blocks), TableKind::RowCompressed { level, .. }) = (&self.blocks, kind) {
             blocks.set_level(level);
         }
@@ -254,13 +263,33 @@ impl Space {
         if word == UNKNOWN {
             return if disk_bytes == self.page_bytes { Codec::PLAIN } else { SYSTEM_CODEC };
         }
-        let algorithm = Algorithm::try_from((word >> 32) as u8).expect("set_codec stored it");
-        Codec { algorithm, level: word as u32 as i32 }
+        codec_of(word)
+    }
+
+    /// The same for a page that rests.
+    pub(crate) fn rest_codec(&self, disk_bytes: usize) -> Codec {
+        match self.rest_codec.load(Ordering::Relaxed) {
+            UNKNOWN => self.codec(disk_bytes),
+            word => codec_of(word),
+        }
+    }
+
+    /// Whether pages that rest are written in another way.
+    pub(crate) fn is_adaptive(&self) -> bool {
+        self.rest_codec.load(Ordering::Relaxed) != UNKNOWN
+    }
+
+    pub(crate) fn rest_notes(&self) -> &RestNotes {
+        &self.rest_notes
+    }
+
+    /// Pages for which the file has space.
+    pub(crate) fn pages_in_file(&self) -> u64 {
+        *self.file_bytes.lock() / self.slot_bytes() as u64
     }
 
     pub(crate) fn set_codec(&self, codec: Codec) {
-        let word = (codec.algorithm as u64) << 32 | u64::from(codec.level as u32);
-        self.codec.store(word, Ordering::Relaxed);
+        self.codec.store(word_of(codec), Ordering::Relaxed);
     }
 
     /// Ensures that writing `page` will not have to extend the file. Once for many pages this changes the file's
@@ -337,6 +366,15 @@ impl Space {
     }
 }
 
+fn word_of(codec: Codec) -> u64 {
+    (codec.algorithm as u64) << 32 | u64::from(codec.level as u32)
+}
+
+fn codec_of(word: u64) -> Codec {
+    let algorithm = Algorithm::try_from((word >> 32) as u8).expect("word_of made it");
+    Codec { algorithm, level: word as u32 as i32 }
+}
+
 /// An error that names a page.
 pub(crate) fn corrupt(space: &Space, page: PageNo, reason: impl Into<String>) -> Error {
     Error::Corrupt { what: space.name(), at: format!("page {}", page.0), reason: reason.into() }
@@ -378,8 +416,18 @@ impl Spaces {
         self.by_id.write().remove(&id);
     }
 
+    /// All, by number.
     pub(crate) fn all(&self) -> Vec<Arc<Space>> {
-        let mut all: Vec<_> = self.by_id.read().values().cloned().collect();
+        self.all_that(|_| true)
+    }
+
+    /// Those of adaptive tables, by number.
+    pub(crate) fn adaptive(&self) -> Vec<Arc<Space>> {
+        self.all_that(Space::is_adaptive)
+    }
+
+    fn all_that(&self, is_meant: impl Fn(&Space) -> bool) -> Vec<Arc<Space>> {
+        let mut all: Vec<_> = self.by_id.read().values().filter(|space| is_meant(space)).cloned().collect();
         all.sort_by_key(|space| space.id);
         all
     }

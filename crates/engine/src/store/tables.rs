@@ -30,8 +30,11 @@ use crate::{
     recovery,
     space::{self, Space, corrupt},
     txn::Table,
-    types::{Doublewrite, Error, PageNo, Result, TableId, TableOptions},
-    wal::{Until, control::ANY_BLOCKS},
+    types::{Doublewrite, Error, PageNo, Result, TableId, TableKind, TableOptions},
+    wal::{
+        Until,
+        control::{ADAPTIVE, ANY_BLOCKS},
+    },
 };
 
 /// The catalog's data and the counters of a table.
@@ -64,6 +67,8 @@ pub struct TableInfo {
     pub punches: u64,
     /// Holes that the VFS refused ([`crate::FlushStats::refused_punches`]).
     pub refused_punches: u64,
+    /// Pages of an adaptive table that were encoded anew since the store was opened because they rest.
+    pub rested_pages: u64,
     /// Nodes of its tree that were split since the store was opened.
     pub splits: u64,
 }
@@ -195,6 +200,11 @@ impl Store {
         rows: impl IntoIterator<Item = (&'a str, Option<Row>)>,
     ) -> Result<()> {
         let engine = &self.inner.engine;
+        let rows: Vec<_> = rows.into_iter().collect();
+        let is_adaptive = |row: &Row| matches!(row.options.kind, TableKind::Adaptive { .. });
+        if rows.iter().any(|(_, row)| row.as_ref().is_some_and(is_adaptive)) {
+            engine.flusher().require(ADAPTIVE)?;
+        }
         let catalog = self.catalog();
         let mut txn = self.begin_internal();
         for (name, row) in rows {
@@ -375,6 +385,7 @@ impl Store {
                 flushed_image_bytes: flushed.image_bytes,
                 punches: flushed.punches,
                 refused_punches: flushed.refused_punches,
+                rested_pages: flushed.rested_pages,
                 splits: space.splits(),
             });
         }

@@ -8,6 +8,9 @@ use crate::types::error::{Error, Result};
 /// Longest page that can be row-compressed.
 const ROW_PAGE_BYTES_MAX: usize = 16 << 10;
 
+/// zstd's level for pages that rest.
+const REST_LEVEL: i32 = 6;
+
 /// When a commit returns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
@@ -225,6 +228,12 @@ pub enum TableKind {
         /// The algorithm's level, one of [`Algorithm::levels`]; 0 is its default.
         level: i32,
     },
+    /// Compressed when they are flushed, each page as it is used: by LZ4 at its default level while it is written often,
+    /// by zstd once it rests. Threads of the store, or [`crate::Store::step`], encode pages that rest anew.
+    Adaptive {
+        /// zstd's level for pages that rest, 0 to 22; 0 is 6.
+        level: i32,
+    },
     /// Compressed row by row into blocks of a fixed length, as InnoDB's `ROW_FORMAT=COMPRESSED` does: each
     /// block holds a page compressed by zlib and a log of changes to it; when that is full the thread that changes the
     /// page compresses it again, and splits it when it does not fit. Kept as the baseline that page compression is
@@ -243,8 +252,15 @@ impl TableKind {
     pub(crate) fn codec(self) -> Codec {
         match self {
             TableKind::Plain | TableKind::RowCompressed { .. } => Codec::PLAIN,
+            TableKind::Adaptive { .. } => Codec::fast(Algorithm::Lz4),
             TableKind::PageCompressed { algorithm, level } => Codec { algorithm, level },
         }
+    }
+
+    /// The codec of pages that rest, where they have one of their own.
+    pub(crate) fn rest_codec(self) -> Option<Codec> {
+        let TableKind::Adaptive { level } = self else { return None };
+        Some(Codec { algorithm: Algorithm::Zstd, level: if level == 0 { REST_LEVEL } else { level } })
     }
 }
 
@@ -305,7 +321,8 @@ impl TableOptions {
             TableKind::RowCompressed { .. } => Algorithm::Zlib,
             kind => kind.codec().algorithm,
         };
-        if !algorithm.is_built_in() {
+        let both = [Some(algorithm), self.kind.rest_codec().map(|codec| codec.algorithm)];
+        if let Some(algorithm) = both.into_iter().flatten().find(|algorithm| !algorithm.is_built_in()) {
             return Err(Error::NotBuiltIn { what: "table options".into(), algorithm });
         }
         self.check_stored()?;
@@ -337,6 +354,11 @@ impl TableOptions {
             let reason = format!("{level} is not one of {algorithm}, {} to {}", levels.start(), levels.end());
             return Err(Error::BadOption { what: "level", reason });
         }
+        if let TableKind::Adaptive { level } = self.kind
+            && !(0..=22).contains(&level)
+        {
+            return Err(Error::BadOption { what: "level", reason: format!("{level} is not 0 to 22") });
+        }
         if !self.page_bytes.is_power_of_two() || !(PAGE_BYTES_MIN..=PAGE_BYTES_MAX).contains(&self.page_bytes)
         {
             let reason = format!("{} is not 4, 8, 16, 32 or 64 KiB", self.page_bytes);
@@ -362,6 +384,7 @@ impl TableOptions {
         let kind = match self.kind {
             TableKind::Plain => "plain".into(),
             TableKind::PageCompressed { algorithm, level } => format!("{algorithm} (level {level})"),
+            TableKind::Adaptive { level } => format!("adaptive (level {level})"),
             TableKind::RowCompressed { key_block_size, level } => {
                 format!("row-compressed (blocks of {key_block_size} KiB, level {level})")
             }
@@ -374,7 +397,7 @@ impl TableOptions {
     pub(crate) fn layout(&self) -> Layout {
         let block_bytes = match self.kind {
             TableKind::RowCompressed { key_block_size, .. } => Some(key_block_size as usize * 1024),
-            TableKind::Plain | TableKind::PageCompressed { .. } => None,
+            TableKind::Plain | TableKind::PageCompressed { .. } | TableKind::Adaptive { .. } => None,
         };
         Layout { page_bytes: self.page_bytes, block_bytes }
     }

@@ -35,8 +35,10 @@ const FEATURES: u64 = 0b11_1111_1111;
 pub(crate) const ANY_BLOCKS: u64 = 1 << 10;
 /// A feature of stores with keys: log, undo and some tables are encrypted.
 pub(crate) const ENCRYPTED: u64 = 1 << 11;
+/// A feature that stores have once they need it: adaptive tables.
+pub(crate) const ADAPTIVE: u64 = 1 << 12;
 /// Those features.
-const OPTIONAL: u64 = ANY_BLOCKS | ENCRYPTED;
+const OPTIONAL: u64 = ANY_BLOCKS | ENCRYPTED | ADAPTIVE;
 
 /// The first sector of a slot.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Clone, Copy, Debug)]

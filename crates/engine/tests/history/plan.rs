@@ -178,11 +178,20 @@ fn table(rng: &mut SeededRng) -> TableOptions {
     let page_bytes = 4096 << rng.below(5);
     match rng.below(3) {
         0 => TableOptions::default().page_bytes(page_bytes),
-        1 => TableOptions::compressed(algorithm(rng)).page_bytes(page_bytes),
+        1 => TableOptions { kind: compressed(page_bytes, rng), ..TableOptions::default() }
+            .page_bytes(page_bytes),
         _ => {
             let page_bytes = page_bytes.min(16 << 10);
             TableOptions { kind: row_kind(page_bytes, rng), page_bytes, ..TableOptions::default() }
         }
+    }
+}
+
+fn compressed(page_bytes: usize, rng: &mut SeededRng) -> TableKind {
+    match algorithm(rng) {
+        // LZ4 and zstd mixed, in large pages.
+        Algorithm::Zstd if page_bytes >= 16 << 10 => TableKind::Adaptive { level: 1 },
+        algorithm => TableKind::PageCompressed { algorithm, level: 0 },
     }
 }
 
@@ -408,7 +417,7 @@ fn chore(rng: &mut SeededRng, has_ddl: bool, tables: &[TableOptions; 2]) -> Chor
             let kind = match rng.below(3) {
                 0 if page_bytes <= 16 << 10 => row_kind(page_bytes, rng),
                 1 => TableKind::Plain,
-                _ => TableKind::PageCompressed { algorithm: algorithm(rng), level: 0 },
+                _ => compressed(page_bytes, rng),
             };
             Chore::Alter { table: which, kind }
         }
