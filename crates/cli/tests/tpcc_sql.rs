@@ -1,4 +1,5 @@
-//! The benchmark in the style of TPC-C on a real server, if one is installed; otherwise the test prints that it is skipped.
+//! The benchmark in the style of TPC-C on a real server, if one is installed; otherwise the test prints that it is
+//! skipped.
 
 mod support;
 

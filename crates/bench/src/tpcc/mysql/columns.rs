@@ -7,6 +7,7 @@ use ::mysql::Value;
 use anyhow::{Context, Result, anyhow, ensure};
 
 use super::super::schema::{Table, name_key, order_of_customer_key};
+use Width::{I32, I64, Text, U8, U32, U64};
 
 /// How a column is in a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,131 +50,110 @@ const BIG: &str = "bigint unsigned";
 const INT: &str = "int unsigned";
 const TINY: &str = "tinyint unsigned";
 
+const WAREHOUSE: &[Column] = &[
+    column("w_ytd", I64, "bigint"),
+    column("w_tax", U32, INT),
+    column("w_name", Text, "varchar(10)"),
+    column("w_street_1", Text, "varchar(20)"),
+    column("w_street_2", Text, "varchar(20)"),
+    column("w_city", Text, "varchar(20)"),
+    column("w_state", Text, "char(2)"),
+    column("w_zip", Text, "char(9)"),
+];
+
+const DISTRICT: &[Column] = &[
+    column("d_ytd", I64, "bigint"),
+    column("d_next_o_id", U32, INT),
+    column("d_tax", U32, INT),
+    column("d_name", Text, "varchar(10)"),
+    column("d_street_1", Text, "varchar(20)"),
+    column("d_street_2", Text, "varchar(20)"),
+    column("d_city", Text, "varchar(20)"),
+    column("d_state", Text, "char(2)"),
+    column("d_zip", Text, "char(9)"),
+];
+
+const CUSTOMER: &[Column] = &[
+    column("c_balance", I64, "bigint"),
+    column("c_ytd_payment", I64, "bigint"),
+    column("c_payment_cnt", U32, INT),
+    column("c_delivery_cnt", U32, INT),
+    column("c_credit_lim", I64, "bigint"),
+    column("c_discount", U32, INT),
+    column("c_since", U64, BIG),
+    column("c_credit", Text, "char(2)"),
+    // Names sort by their bytes, as in the engine.
+    column("c_first", Text, "varchar(16) COLLATE latin1_bin"),
+    column("c_middle", Text, "char(2)"),
+    column("c_last", Text, "varchar(16) COLLATE latin1_bin"),
+    column("c_street_1", Text, "varchar(20)"),
+    column("c_street_2", Text, "varchar(20)"),
+    column("c_city", Text, "varchar(20)"),
+    column("c_state", Text, "char(2)"),
+    column("c_zip", Text, "char(9)"),
+    column("c_phone", Text, "char(16)"),
+    column("c_data", Text, "varchar(500)"),
+];
+
+const HISTORY: &[Column] = &[
+    column("h_c_w_id", U32, INT),
+    column("h_c_d_id", U32, TINY),
+    column("h_c_id", U32, INT),
+    column("h_date", U64, BIG),
+    column("h_amount", I64, "bigint"),
+    column("h_data", Text, "varchar(24)"),
+];
+
+const ORDER: &[Column] = &[
+    column("o_c_id", U32, INT),
+    column("o_entry_d", U64, BIG),
+    Column { is_nullable: true, ..column("o_carrier_id", U8, TINY) },
+    column("o_ol_cnt", U8, TINY),
+    column("o_all_local", U8, TINY),
+];
+
+const ORDER_LINE: &[Column] = &[
+    column("ol_i_id", U32, INT),
+    column("ol_supply_w_id", U32, INT),
+    Column { is_nullable: true, ..column("ol_delivery_d", U64, BIG) },
+    column("ol_quantity", U8, TINY),
+    column("ol_amount", I64, "bigint"),
+    column("ol_dist_info", Text, "char(24)"),
+];
+
+const ITEM: &[Column] = &[
+    column("i_im_id", U32, INT),
+    column("i_price", I64, "bigint"),
+    column("i_name", Text, "varchar(24)"),
+    column("i_data", Text, "varchar(50)"),
+];
+
+const STOCK: &[Column] = &[
+    column("s_quantity", I32, "int"),
+    column("s_ytd", U64, BIG),
+    column("s_order_cnt", U32, INT),
+    column("s_remote_cnt", U32, INT),
+    // Those of all districts, one behind the other.
+    column("s_dists", Text, "char(240)"),
+    column("s_data", Text, "varchar(50)"),
+];
+
 /// The layout of a table that is one on the server too.
 pub(super) fn layout(table: Table) -> Layout {
-    use Width::{I32, I64, Text, U8, U32, U64};
-    let (key, columns): (&[_], &[Column]) = match table {
-        Table::Warehouse => (
-            &[("w_id", INT)],
-            &const {
-                [
-                    column("w_ytd", I64, "bigint"),
-                    column("w_tax", U32, INT),
-                    column("w_name", Text, "varchar(10)"),
-                    column("w_street_1", Text, "varchar(20)"),
-                    column("w_street_2", Text, "varchar(20)"),
-                    column("w_city", Text, "varchar(20)"),
-                    column("w_state", Text, "char(2)"),
-                    column("w_zip", Text, "char(9)"),
-                ]
-            },
-        ),
-        Table::District => (
-            &[("d_w_id", INT), ("d_id", TINY)],
-            &const {
-                [
-                    column("d_ytd", I64, "bigint"),
-                    column("d_next_o_id", U32, INT),
-                    column("d_tax", U32, INT),
-                    column("d_name", Text, "varchar(10)"),
-                    column("d_street_1", Text, "varchar(20)"),
-                    column("d_street_2", Text, "varchar(20)"),
-                    column("d_city", Text, "varchar(20)"),
-                    column("d_state", Text, "char(2)"),
-                    column("d_zip", Text, "char(9)"),
-                ]
-            },
-        ),
-        Table::Customer | Table::CustomerByName => (
-            &[("c_w_id", INT), ("c_d_id", TINY), ("c_id", INT)],
-            &const {
-                [
-                    column("c_balance", I64, "bigint"),
-                    column("c_ytd_payment", I64, "bigint"),
-                    column("c_payment_cnt", U32, INT),
-                    column("c_delivery_cnt", U32, INT),
-                    column("c_credit_lim", I64, "bigint"),
-                    column("c_discount", U32, INT),
-                    column("c_since", U64, BIG),
-                    column("c_credit", Text, "char(2)"),
-                    // Names sort by their bytes, as in the engine.
-                    column("c_first", Text, "varchar(16) COLLATE latin1_bin"),
-                    column("c_middle", Text, "char(2)"),
-                    column("c_last", Text, "varchar(16) COLLATE latin1_bin"),
-                    column("c_street_1", Text, "varchar(20)"),
-                    column("c_street_2", Text, "varchar(20)"),
-                    column("c_city", Text, "varchar(20)"),
-                    column("c_state", Text, "char(2)"),
-                    column("c_zip", Text, "char(9)"),
-                    column("c_phone", Text, "char(16)"),
-                    column("c_data", Text, "varchar(500)"),
-                ]
-            },
-        ),
-        Table::History => (
-            &[("h_w_id", INT), ("h_d_id", TINY), ("h_number", BIG)],
-            &const {
-                [
-                    column("h_c_w_id", U32, INT),
-                    column("h_c_d_id", U32, TINY),
-                    column("h_c_id", U32, INT),
-                    column("h_date", U64, BIG),
-                    column("h_amount", I64, "bigint"),
-                    column("h_data", Text, "varchar(24)"),
-                ]
-            },
-        ),
+    let (key, columns): (&[_], _) = match table {
+        Table::Warehouse => (&[("w_id", INT)], WAREHOUSE),
+        Table::District => (&[("d_w_id", INT), ("d_id", TINY)], DISTRICT),
+        Table::Customer | Table::CustomerByName => {
+            (&[("c_w_id", INT), ("c_d_id", TINY), ("c_id", INT)], CUSTOMER)
+        }
+        Table::History => (&[("h_w_id", INT), ("h_d_id", TINY), ("h_number", BIG)], HISTORY),
         Table::NewOrder => (&[("no_w_id", INT), ("no_d_id", TINY), ("no_o_id", INT)], &[]),
-        Table::Order | Table::OrderByCustomer => (
-            &[("o_w_id", INT), ("o_d_id", TINY), ("o_id", INT)],
-            &const {
-                [
-                    column("o_c_id", U32, INT),
-                    column("o_entry_d", U64, BIG),
-                    Column { is_nullable: true, ..column("o_carrier_id", U8, TINY) },
-                    column("o_ol_cnt", U8, TINY),
-                    column("o_all_local", U8, TINY),
-                ]
-            },
-        ),
-        Table::OrderLine => (
-            &[("ol_w_id", INT), ("ol_d_id", TINY), ("ol_o_id", INT), ("ol_number", TINY)],
-            &const {
-                [
-                    column("ol_i_id", U32, INT),
-                    column("ol_supply_w_id", U32, INT),
-                    Column { is_nullable: true, ..column("ol_delivery_d", U64, BIG) },
-                    column("ol_quantity", U8, TINY),
-                    column("ol_amount", I64, "bigint"),
-                    column("ol_dist_info", Text, "char(24)"),
-                ]
-            },
-        ),
-        Table::Item => (
-            &[("i_id", INT)],
-            &const {
-                [
-                    column("i_im_id", U32, INT),
-                    column("i_price", I64, "bigint"),
-                    column("i_name", Text, "varchar(24)"),
-                    column("i_data", Text, "varchar(50)"),
-                ]
-            },
-        ),
-        Table::Stock => (
-            &[("s_w_id", INT), ("s_i_id", INT)],
-            &const {
-                [
-                    column("s_quantity", I32, "int"),
-                    column("s_ytd", U64, BIG),
-                    column("s_order_cnt", U32, INT),
-                    column("s_remote_cnt", U32, INT),
-                    // Those of all districts, one behind the other.
-                    column("s_dists", Text, "char(240)"),
-                    column("s_data", Text, "varchar(50)"),
-                ]
-            },
-        ),
+        Table::Order | Table::OrderByCustomer => (&[("o_w_id", INT), ("o_d_id", TINY), ("o_id", INT)], ORDER),
+        Table::OrderLine => {
+            (&[("ol_w_id", INT), ("ol_d_id", TINY), ("ol_o_id", INT), ("ol_number", TINY)], ORDER_LINE)
+        }
+        Table::Item => (&[("i_id", INT)], ITEM),
+        Table::Stock => (&[("s_w_id", INT), ("s_i_id", INT)], STOCK),
     };
     let index = match table {
         Table::Customer => Some("KEY by_name (c_w_id, c_d_id, c_last, c_first, c_id)"),

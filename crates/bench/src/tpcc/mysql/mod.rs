@@ -1,7 +1,7 @@
 //! The tables in a MySQL or MariaDB server, behind the trait of the benchmark.
 //!
-//! Columns have TPC-C's names ([`columns`]). The two indexes are secondary keys there, which the server keeps in step, so
-//! writes to them through the trait are nothing here, and reads of them force the index.
+//! Columns have TPC-C's names ([`columns`]). The two indexes are secondary keys there, which the server keeps in step,
+//! so writes to them through the trait are nothing here, and reads of them force the index.
 //!
 //! layers: columns < statements < txn
 

@@ -144,7 +144,8 @@ mod tests {
             ),
             (
                 Shape::Scan(Table::NewOrder, 0),
-                "SELECT no_w_id, no_d_id, no_o_id FROM new_order FORCE INDEX (PRIMARY) ORDER BY no_w_id, no_d_id, no_o_id",
+                "SELECT no_w_id, no_d_id, no_o_id FROM new_order FORCE INDEX (PRIMARY) \
+                 ORDER BY no_w_id, no_d_id, no_o_id",
             ),
             (
                 Shape::Between(Table::NewOrder, 3),
