@@ -1,3 +1,4 @@
+use lacuna_codec::Algorithm;
 use lacuna_device as device;
 
 use crate::addr::{Lba, SECTOR};
@@ -68,6 +69,14 @@ pub enum Error {
         at: u64,
         /// How it was noticed.
         reason: String,
+    },
+    /// Data was encoded by an algorithm that this program was built without.
+    #[error("{device}: compressed by {algorithm}, which is not built in (cargo feature `{algorithm}`)")]
+    NotBuiltIn {
+        /// The device.
+        device: String,
+        /// The algorithm.
+        algorithm: Algorithm,
     },
     /// The batch does not fit beside the live data. Nothing of it was applied.
     #[error("{device}: no space left: {live_bytes} of {limit_bytes} bytes are live")]
@@ -177,6 +186,7 @@ impl From<Error> for device::Error {
             | Error::Version { .. }
             | Error::Features { .. }
             | Error::LogDevice { .. }
+            | Error::NotBuiltIn { .. }
             | Error::Geometry { .. } => device::Error::Unsupported { what, operation: "open" },
         }
     }

@@ -7,7 +7,9 @@ use lacuna_device::{LogDevice, MappedMemory};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use crate::{
-    addr::{SegNo, Seq},
+    Codec, Lba, SECTOR,
+    addr::{CHUNK_SECTORS, SegNo, Seq},
+    encoding::{ENCODINGS, Encoded, decode},
     format::{
         Life, Live, LogHeader, LogHeaderRaw, LogRef, MAP_INDEX_BYTES, MapIndexRaw, RECORD_HEADER_BYTES,
         RING_START, RecordHeader, RecordHeaderRaw, Root, SEGMENT_LIVE_BYTES, SUMMARY_BYTES, Salt,
@@ -175,6 +177,22 @@ pub fn log_device(bytes: &[u8]) {
     if let Ok((logged, _)) = ring.read(&found, SEGMENTS.into(), SEGMENT_BYTES) {
         let fits = |run: &ring::Run| run.segment.0 < SEGMENTS && run.start + run.bytes.len() <= SEGMENT_BYTES;
         assert!(logged.runs.iter().all(fits));
+    }
+}
+
+/// The payload of an encoded chunk, behind its encoding and the sectors that it should decode to.
+pub fn encoded(bytes: &[u8]) {
+    let [encoding, sectors, payload @ ..] = bytes else { return };
+    let encoding = ENCODINGS[usize::from(*encoding) % ENCODINGS.len()];
+    let mut data = vec![0; (usize::from(*sectors) % CHUNK_SECTORS as usize + 1) * SECTOR];
+    if decode(encoding, payload, &mut data).is_ok() {
+        let again = Encoded::new(Lba(0), &data[..], Codec::fast(encoding));
+        for (_, chunk, encoded) in again.chunks() {
+            let Some(encoded) = encoded else { continue };
+            let mut back = vec![0; encoded.sectors as usize * SECTOR];
+            decode(encoding, encoded.payload, &mut back).expect("what was encoded decodes");
+            assert!(chunk.starts_with(&back));
+        }
     }
 }
 

@@ -78,7 +78,8 @@
 //!   returned.
 //! - **Never wrong bytes.** Data that does not match its checksum is an error that names the place.
 //! - **Never stuck.** Reads, trims and overwrites of the same size work on a full store, and a batch
-//!   is refused with [`Error::Full`] before anything of it is applied.
+//!   is refused with [`Error::Full`] before anything of it is applied. Of what is [`Encoded`], a payload takes its space
+//!   until all of it is overwritten or trimmed: an overwrite of the same size is one of the whole.
 //!
 //! # How it works
 //!
@@ -129,7 +130,8 @@
 //!    durable and can be replayed in its stead. (`reuse`, `checkpoint::retained`)
 //! 9. **Moving is invisible.** Collection changes where bytes are and not what they are. A relocation names sectors and
 //!    the *birth* of their bytes, the batch that wrote them. It applies wherever the map holds just that birth,
-//!    whichever batches the power cut lost. A relocation that the power cut lost does no harm: the old place is intact,
+//!    whichever batches the power cut lost. That of an encoded chunk names all its sectors, and its batch changed none of
+//!    them twice, so its payload holds what its birth left in each. A relocation that the power cut lost does no harm: the old place is intact,
 //!    by 8. One below the flush mark that is missing is corruption. (`recovery::replay`)
 //!
 //! With a *log device* ([`LogDeviceUse`]) a flush makes durable there what is not on the device yet, and the nine facts
@@ -161,6 +163,7 @@
 //!
 //! ```text
 //!  addr, ranges, sync, mutant    units, locks (under a scheduler for tests), rules that tests break
+//!  encoding                      what is stored of chunks that are compressed: pure
 //!  error, options                what callers see
 //!  format                        every byte on the device
 //!  space                         sizes and limits: pure arithmetic
@@ -177,7 +180,7 @@
 //!  verify                        check, scrub
 //!  store                         the parts put together; the public face
 //!
-//! layers: addr, mutant, ranges, sync < error, options < format < space < media < map < log < paging
+//! layers: addr, mutant, ranges, sync < encoding < error, options < format < space < media < map < log < paging
 //! layers: < read, reuse < checkpoint < gc < maintenance < write < recovery < verify < store < bench, fuzz
 //! ```
 
@@ -186,6 +189,7 @@ mod addr;
 #[doc(hidden)]
 pub mod bench;
 mod checkpoint;
+mod encoding;
 mod error;
 mod format;
 #[cfg(feature = "fuzzing")]
@@ -214,7 +218,9 @@ mod verify;
 mod write;
 
 pub use addr::{Lba, SECTOR, Seq};
+pub use encoding::Encoded;
 pub use error::{Error, Result};
+pub use lacuna_codec::{Algorithm, Codec};
 pub use lacuna_crypt::{
     Cost as KeyCost, Error as KeyError, SECRET_BYTES_MAX as KEY_BYTES_MAX, Secret, SlotInfo as KeyInfo,
     SlotOptions as KeyOptions, Source as KeySource,

@@ -1,11 +1,14 @@
 //! What callers choose when they make, open, drive and inspect a store.
 
-use std::{fmt, str::FromStr, sync::Arc};
+use std::{fmt, ops::Range, str::FromStr, sync::Arc};
 
 use lacuna_crypt::{Secret, SlotOptions};
 use lacuna_device::{DeviceStats, LogDevice};
 
-use crate::addr::Lba;
+use crate::{
+    addr::{Lba, SECTOR},
+    encoding::Encoded,
+};
 
 /// One element of a batch; see [`crate::Ftl::write_batch`].
 #[derive(Clone, Copy, Debug)]
@@ -17,6 +20,9 @@ pub enum Op<'a> {
         /// The bytes; a multiple of 512.
         data: &'a [u8],
     },
+    /// Write data that was encoded. It is stored plain if the batch changes any of its sectors twice, and without
+    /// [`Options::elide_zero_tails`].
+    Encoded(&'a Encoded<'a>),
     /// Make `sectors` sectors at `lba` read as zeros and give their space back.
     Trim {
         /// First sector.
@@ -26,12 +32,24 @@ pub enum Op<'a> {
     },
 }
 
+impl Op<'_> {
+    /// The sectors that it changes.
+    pub fn range(&self) -> Range<Lba> {
+        let (lba, sectors) = match *self {
+            Op::Write { lba, data } => (lba, (data.len() / SECTOR) as u64),
+            Op::Encoded(encoded) => (encoded.lba(), (encoded.data().len() / SECTOR) as u64),
+            Op::Trim { lba, sectors } => (lba, sectors),
+        };
+        lba..Lba(lba.0.saturating_add(sectors))
+    }
+}
+
 /// What a batch does to the space that its sectors take; see [`crate::Ftl::effect_in_memory`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Effect {
-    /// Bytes stored in them before it.
+    /// Bytes stored in them before it that are not after it: of an encoded chunk of which a part stays, none.
     pub before_bytes: u64,
-    /// Bytes stored in them after it.
+    /// Bytes that it stores in them.
     pub after_bytes: u64,
 }
 

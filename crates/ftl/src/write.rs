@@ -5,7 +5,8 @@ use std::{borrow::Cow, sync::Arc};
 use lacuna_device::Error as DeviceError;
 
 use crate::{
-    Effect, Error, Op, Result, SECTOR, Seq, Spare, Stream,
+    Effect, Error, Op, Result, Seq, Spare, Stream,
+    checkpoint::Checkpointer,
     format::EntryKind,
     log::{AppendPoint, Batch, Expected, Item, Journal, Log, MeanExpected, stored_after},
     maintenance::Maintenance,
@@ -17,7 +18,10 @@ use crate::{
     mutant::{Rule, is_broken},
     paging::{Base, DIRTY_SHARE, PagedMap},
     ranges::merged,
-    sync::RwLockUpgradableReadGuard,
+    sync::{
+        RwLockUpgradableReadGuard,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 /// Items of a batch that are sampled for its class.
@@ -30,14 +34,23 @@ pub(crate) struct Writer {
     journal: Arc<Journal>,
     pages: Arc<PagedMap>,
     maintenance: Arc<Maintenance>,
+    checkpointer: Arc<Checkpointer>,
     /// See [`crate::Options::elide_zero_tails`].
     elides: bool,
+    /// The superblock says durably that there may be encoded chunks.
+    has_encodings: AtomicBool,
 }
 
 impl Writer {
-    pub(crate) fn new(base: Base, maintenance: Arc<Maintenance>, elides: bool) -> Writer {
+    pub(crate) fn new(
+        base: Base,
+        maintenance: Arc<Maintenance>,
+        checkpointer: Arc<Checkpointer>,
+        elides: bool,
+    ) -> Writer {
         let Base { volume, map, journal, pages } = base;
-        Writer { volume, map, journal, pages, maintenance, elides }
+        let has_encodings = AtomicBool::new(false);
+        Writer { volume, map, journal, pages, maintenance, checkpointer, elides, has_encodings }
     }
 
     /// See [`crate::Ftl::write_batch`].
@@ -60,6 +73,10 @@ impl Writer {
         let bytes_max = self.volume.space().batch_bytes_max();
         if batch.bytes() > bytes_max {
             return Err(Error::BatchTooLarge { bytes: batch.bytes(), bytes_max });
+        }
+        if batch.is_encoded && !self.has_encodings.load(Ordering::Acquire) {
+            self.checkpointer.name_encodings()?;
+            self.has_encodings.store(true, Ordering::Release);
         }
         self.journal.stock(batch.payload_bytes as usize);
         if self.pages.is_limited() {
@@ -139,7 +156,12 @@ impl Writer {
     /// The batch of `ops`, encrypted if the store is.
     fn prepare<'a>(&self, ops: &[Op<'a>], ciphertext: &'a mut Ciphertext) -> Result<Batch<'a>> {
         let cipher = self.volume.cipher();
-        let bytes = ops.iter().map(|op| if let Op::Write { data, .. } = op { data.len() } else { 0 }).sum();
+        let bytes = |op: &Op<'_>| match *op {
+            Op::Write { data, .. } => data.len(),
+            Op::Encoded(encoded) => encoded.data().len(),
+            Op::Trim { .. } => 0,
+        };
+        let bytes = ops.iter().map(bytes).sum();
         match cipher {
             Cipher::Sectors(_) => Batch::encrypt(ops, self.elides, cipher, ciphertext.of_len(bytes)),
             Cipher::Locked if bytes > 0 => Err(Error::Locked { device: self.volume.name() }),
@@ -149,14 +171,8 @@ impl Writer {
 
     /// See [`crate::Ftl::effect_in_memory`].
     pub(crate) fn effect_in_memory(&self, ops: &[Op<'_>]) -> Option<Effect> {
-        let touched = ops.iter().map(|op| match *op {
-            Op::Write { lba, data } => lba.0..lba.0.saturating_add((data.len() / SECTOR) as u64),
-            Op::Trim { lba, sectors } => lba.0..lba.0.saturating_add(sectors),
-        });
-        let touched = merged(touched.collect());
-        let before_bytes = self.pages.in_memory(|map| {
-            touched.into_iter().try_fold(0, |sum, range| Ok(sum + map.live_in(range)?.bytes))
-        })?;
+        let touched = merged(ops.iter().map(Op::range).map(|range| range.start.0..range.end.0).collect());
+        let before_bytes = self.pages.in_memory(|map| Ok(map.freed_by(&touched)?.0))?;
         Some(Effect { before_bytes, after_bytes: stored_after(ops, self.elides) })
     }
 

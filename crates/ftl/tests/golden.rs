@@ -1,6 +1,8 @@
 //! Format version 1, as it was when this image was made: batches, relocations, summaries and retained ones, behind a
 //! checkpoint and not closed. Every later version must read it.
 //!
+//! `images/version-1-encoded` is the device after [`encoded_store_of_today`].
+//!
 //! `images/version-1`, and `images/version-1-copies` of a store with copies of its superblock, are the device after
 //! [`history`], and `images/version-1-encrypted` of an encrypted store after [`encrypted_store_of_today`], without runs of zeros: for each run of other bytes, how many
 //! zeros are left out before it and how many bytes follow (u32 each), then those bytes. A later version gets an image
@@ -13,8 +15,8 @@ use std::sync::Arc;
 use harness::{Change, Model, assert_sound, ops};
 use lacuna_device::{BlockDevice, MemDevice};
 use lacuna_ftl::{
-    FormatOptions, Ftl, Key, KeyChange, KeyCost, KeyOptions, KeySource, Lba, NewKey, Op, Options, Secret,
-    Stream, Work,
+    Algorithm, Codec, Encoded, FormatOptions, Ftl, Key, KeyChange, KeyCost, KeyOptions, KeySource, Lba,
+    NewKey, Op, Options, Secret, Stream, Work,
 };
 
 const BYTES: u64 = 4 << 20;
@@ -153,6 +155,46 @@ fn encrypted_store_of_today() -> (Arc<dyn BlockDevice>, Model) {
     (device, model)
 }
 
+/// A store with encoded chunks, cut and moved, behind a checkpoint and in it.
+fn encoded_store_of_today() -> (Arc<dyn BlockDevice>, Model) {
+    let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(BYTES));
+    let format =
+        FormatOptions { segment_bytes: Some(64 << 10), uuid: Some([8; 16]), ..FormatOptions::default() };
+    Ftl::format(device.clone(), &format).unwrap();
+    let (ftl, mut model) = (Ftl::open(device.clone(), options(false)).unwrap(), Model::new(SECTORS));
+    let mut write = |changes: &[Change]| {
+        ftl.write_batch(&ops(changes), Stream::Data).unwrap();
+        model.apply(changes);
+    };
+    let encoded = |page: u64, value: u64| {
+        let data = (0..PAGE as usize * 512)
+            .map(|at| (at / 400 * (1 + value as usize % 200)) as u8 | 1)
+            .collect::<Vec<_>>();
+        let algorithm = if value % 2 == 0 { Algorithm::Lz4 } else { Algorithm::Zstd };
+        Change::Encoded(Encoded::new(Lba(page * PAGE), data, Codec { algorithm, level: 0 }))
+    };
+    for page in 0..COLD {
+        write(&[encoded(HOT + page, page)]);
+        if page % 3 == 0 {
+            let lba = (HOT + page) * PAGE;
+            write(&[Change::Trim(lba + 20, 3), Change::Write(lba, data(5, page + 7))]);
+        }
+    }
+    ftl.checkpoint().unwrap();
+    for number in 0..60 {
+        write(&[Change::Write(number % HOT * PAGE, data(PAGE, number))]);
+        write(&[encoded(HOT + number % COLD, number)]);
+        ftl.flush().unwrap();
+        if number % 20 == 0 {
+            write(&[Change::Trim((HOT + number % COLD) * PAGE + 7, 4)]);
+            ftl.step(Work::Gc).unwrap();
+        }
+    }
+    ftl.flush().unwrap();
+    drop(ftl);
+    (device, model)
+}
+
 fn image(device: &dyn BlockDevice) -> lacuna_device::AlignedBuf {
     let mut image = lacuna_device::AlignedBuf::zeroed(BYTES as usize);
     device.read_at(0, &mut image).unwrap();
@@ -173,6 +215,7 @@ fn retained_summaries(device: &dyn BlockDevice) -> usize {
 fn make_an_image() {
     pack(&*store_of_today().0, "tests/images/version-new");
     pack(&*encrypted_store_of_today().0, "tests/images/version-new-encrypted");
+    pack(&*encoded_store_of_today().0, "tests/images/version-new-encoded");
 }
 
 fn pack(device: &dyn BlockDevice, file: &str) {
@@ -226,6 +269,34 @@ fn read_and_change(packed: &[u8]) {
     model.assert_same(&ftl);
     assert_sound(&ftl);
     ftl.write_batch(&[Op::Trim { lba: Lba(0), sectors: SECTORS }], Stream::Data).unwrap();
+}
+
+#[test]
+fn encoded_chunks_of_version_1_are_read_and_changed() {
+    let device = golden_store(include_bytes!("images/version-1-encoded"));
+    let (_, mut model) = encoded_store_of_today();
+    let before = image(&*device);
+    let ftl = Ftl::open(device.clone(), options(true)).unwrap();
+    assert!(ftl.stats().replayed_batches > 100, "{:?}", ftl.stats());
+    model.assert_same(&ftl);
+    assert_sound(&ftl);
+    drop(ftl);
+    assert!(image(&*device)[..] == before[..], "who only reads changes nothing");
+    let ftl = Ftl::open(device.clone(), options(false)).unwrap();
+    for number in 0..200 {
+        let change = Change::Write((HOT + number % COLD) * PAGE + 4, data(3, number + 99));
+        ftl.write_batch(&[change.op()], Stream::Data).unwrap();
+        model.apply(&[change]);
+        if number % 10 == 0 {
+            ftl.step(Work::Gc).unwrap();
+            assert_sound(&ftl);
+        }
+    }
+    ftl.close().unwrap();
+    drop(ftl);
+    let ftl = Ftl::open(device, options(false)).unwrap();
+    model.assert_same(&ftl);
+    assert_sound(&ftl);
 }
 
 #[test]

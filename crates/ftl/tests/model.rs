@@ -4,7 +4,7 @@ mod harness;
 
 use std::{ops::Range, sync::Arc};
 
-use harness::{Change, Model, assert_sound, changes, format, open, ops, payload};
+use harness::{Change, Model, assert_sound, changes, encode, format, open, ops, payload};
 use lacuna_device::{BlockDevice, MemDevice};
 use lacuna_ftl::{Error, FormatOptions, Ftl, Lba, Op, Options, SECTOR, Stream, Work};
 use lacuna_sim::{SeededRng, SimDevice, for_each_seed};
@@ -67,6 +67,7 @@ fn reads_back_what_was_written_across_reopen() {
         let mut ftl = open(&device);
         for _ in 0..400 {
             let batch = changes(&mut rng, model.sectors());
+            let batch = if seed % 3 > 0 { encode(batch) } else { batch };
             ftl.write_batch(&ops(&batch), stream(&mut rng)).unwrap();
             model.apply(&batch);
             let lba = rng.below(model.sectors() - 100);
@@ -123,6 +124,7 @@ fn a_map_ten_times_its_memory_works() {
                     Change::Write(rng.below(sectors), vec![7; 512]),
                 ],
             };
+            let batch = if seed % 4 > 1 { encode(batch) } else { batch };
             ftl.write_batch(&ops(&batch), stream(&mut rng)).unwrap();
             model.apply(&batch);
             model.assert_read(&ftl, lba, 1 + rng.below(39));

@@ -6,6 +6,8 @@
 
 #![allow(clippy::duplicate_mod)] // Each file of tests declares the harness.
 
+#[path = "encoded.rs"]
+mod encoded;
 #[path = "encryption.rs"]
 mod encryption;
 #[path = "epochs.rs"]
@@ -71,6 +73,9 @@ const RULES: &[(&str, &str)] = &[
     ("growth-leaves-collection", "reserve::a_full_store_is_reopened_for_ever"),
     ("flush-planned", "reserve::whoever_misses_segments_for_what_is_unflushed_plans_a_flush"),
     ("filled-then-counted", "scheduled::whoever_flushes_finds_their_batch_after_a_cut"),
+    ("encoded-once", "encoded::what_a_batch_writes_twice_comes_back_as_it_was_written_last"),
+    ("encodings-named", "encoded::the_superblock_names_encodings_before_there_is_one"),
+    ("encoded-counted", "encoded::a_chunk_takes_its_payload_until_its_last_sector_goes"),
     ("panics-stop", "panics::a_panic_stops_the_store_for_everybody"),
     ("records-raise-durable", "large_replay::a_flushed_batch_that_is_gone_from_a_long_log_is_reported"),
     ("readers-raise-durable", "large_replay::a_flushed_batch_that_is_gone_from_a_long_log_is_reported"),

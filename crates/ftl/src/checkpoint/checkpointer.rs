@@ -75,6 +75,19 @@ impl Checkpointer {
         Ok(())
     }
 
+    /// Makes the superblock say, durably, that there may be encoded chunks: programs that do not know them refuse the
+    /// store from then on.
+    pub(crate) fn name_encodings(&self) -> Result<()> {
+        let _turn = self.journal.turn();
+        let now = self.superblock();
+        if now.has_encodings || is_broken(Rule::EncodingsNamed) {
+            return Ok(());
+        }
+        self.journal.check_poison(&self.journal.lock())?;
+        let sequence = now.sequence + 1;
+        self.put_superblock(Superblock { sequence, has_encodings: true, ..now })
+    }
+
     /// See [`crate::Ftl::checkpoint`].
     pub(crate) fn checkpoint(&self) -> Result<()> {
         self.volume.must_write()?;

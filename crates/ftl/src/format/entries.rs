@@ -4,13 +4,16 @@
 
 use std::ops::Range;
 
+use lacuna_codec::Algorithm;
+
 use super::{
-    Flaw, Life, RECORD_HEADER_BYTES, RecordHeader, RecordKind, check_counters,
+    Extent, Flaw, Life, RECORD_HEADER_BYTES, RecordHeader, RecordKind, check_counters,
     varint::{self, VARINT_BYTES_MAX},
 };
 use crate::{
     SECTOR,
     addr::{BLOCK, CHUNK_BYTES, CHUNK_SECTORS, GRAIN, Lba, PhysAddr, Seq},
+    encoding::encoded_bytes_min,
 };
 
 /// What an entry of a record does to the space.
@@ -46,13 +49,25 @@ pub(crate) struct Entry {
     pub(crate) birth: Seq,
     /// Payload; offset 0 for a trim.
     pub(crate) phys: PhysAddr,
-    /// Payload bytes; the rest of the sectors is zeros.
+    /// Payload bytes; the rest of the sectors is zeros, unless it is encoded.
     pub(crate) stored: u16,
     /// CRC32C of the payload.
     pub(crate) crc: u32,
+    /// How the payload is encoded; then it is the data of all sectors.
+    pub(crate) encoding: Algorithm,
 }
 
 impl Entry {
+    /// What the map holds at its first sector once it is applied, of data that `birth` wrote.
+    pub(crate) fn extent(&self, birth: Seq) -> Extent {
+        let Entry { phys, stored, crc, encoding, .. } = *self;
+        let (sectors, chunk_sectors) = match encoding {
+            Algorithm::None => (usize::from(stored).div_ceil(SECTOR) as u8, 0),
+            _ => (self.sectors as u8, self.sectors as u8),
+        };
+        Extent { phys, stored, crc, birth, sectors, skip: 0, encoding, chunk_sectors }
+    }
+
     /// Its sectors.
     pub(crate) fn range(&self) -> Range<u64> {
         self.lba.0..self.lba.0 + self.sectors
@@ -73,7 +88,7 @@ impl Entry {
             return Err("entry outside the space");
         }
         if self.kind == EntryKind::Trim {
-            let is_bare = self.stored == 0 && self.phys.grain == 0;
+            let is_bare = self.stored == 0 && self.phys.grain == 0 && self.encoding == Algorithm::None;
             return if is_bare { Ok(()) } else { Err("trim with payload") };
         }
         let start = u64::from(self.phys.grain) * GRAIN as u64;
@@ -84,6 +99,9 @@ impl Entry {
             return Err("payload outside its record");
         }
         check_chunk(self.lba, self.sectors, self.stored)?;
+        if self.encoding != Algorithm::None {
+            return check_encoded(self.sectors as usize, self.stored);
+        }
         // Only extents are moved, and an extent has payload in each of its sectors.
         if is_move && usize::from(self.stored).div_ceil(SECTOR) as u64 != self.sectors {
             return Err("relocation of sectors without payload");
@@ -106,9 +124,30 @@ fn check_chunk(lba: Lba, sectors: u64, stored: u16) -> Result<(), Flaw> {
     Ok(())
 }
 
-/// Set in the first byte of a packed entry whose payload is a whole chunk, without trailing zeros.
+/// The encoding of that number.
+pub(super) fn encoding_of(number: u8) -> Option<Algorithm> {
+    match number {
+        0 => Some(Algorithm::None),
+        1 => Some(Algorithm::Lz4),
+        2 => Some(Algorithm::Zstd),
+        _ => None,
+    }
+}
+
+/// Whether that can be the payload of an encoded chunk of `sectors` sectors: [`crate::encoding`], invariants 1 and 2.
+pub(super) fn check_encoded(sectors: usize, stored: u16) -> Result<(), Flaw> {
+    let stored = usize::from(stored);
+    match (encoded_bytes_min(sectors)..=(sectors * SECTOR).saturating_sub(SECTOR)).contains(&stored) {
+        true => Ok(()),
+        false => Err("bad length of an encoded chunk"),
+    }
+}
+
+/// Set in the first byte of a packed entry whose sectors are all of a chunk's; if it is plain, without trailing zeros.
 const FLAG_WHOLE: u8 = 4;
 const KIND_MASK: u8 = 3;
+/// The encoding is in the bits from this one on.
+const ENCODING_SHIFT: u32 = 3;
 /// Largest packed entry: kind, lba, sectors and grains of a chunk, crc, birth. A trim has fewer.
 pub(crate) const PACKED_ENTRY_BYTES_MAX: usize = 1 + VARINT_BYTES_MAX + 1 + 2 + 4 + VARINT_BYTES_MAX;
 
@@ -125,14 +164,15 @@ impl Packing {
     /// chunk, birth.
     fn numbers(&mut self, entry: &Entry) -> (bool, [Option<u64>; 4]) {
         let grains = u64::from(entry.stored) / GRAIN as u64;
-        let is_whole = usize::from(entry.stored) == CHUNK_BYTES
+        let is_encoded = entry.encoding != Algorithm::None;
+        let is_whole = (usize::from(entry.stored) == CHUNK_BYTES || is_encoded)
             && entry.sectors == CHUNK_SECTORS
             && entry.lba.0.is_multiple_of(CHUNK_SECTORS);
         let unit = if is_whole { CHUNK_SECTORS } else { 1 };
         let numbers = [
             Some(varint::step(self.lba / unit, entry.lba.0 / unit)),
             (!is_whole).then_some(entry.sectors),
-            (!is_whole && entry.kind != EntryKind::Trim).then_some(grains),
+            ((!is_whole || is_encoded) && entry.kind != EntryKind::Trim).then_some(grains),
             (entry.kind == EntryKind::Relocate).then(|| varint::step(self.birth, entry.birth.0)),
         ];
         (self.lba, self.birth) = (entry.lba.0.wrapping_add(entry.sectors), entry.birth.0);
@@ -149,7 +189,8 @@ impl Packing {
     /// Appends `entry` as the next one.
     fn pack(&mut self, entry: &Entry, out: &mut Vec<u8>) {
         let (is_whole, numbers) = self.numbers(entry);
-        out.push(entry.kind.to_raw() | if is_whole { FLAG_WHOLE } else { 0 });
+        let flags = if is_whole { FLAG_WHOLE } else { 0 } | u8::from(entry.encoding) << ENCODING_SHIFT;
+        out.push(entry.kind.to_raw() | flags);
         numbers.into_iter().flatten().for_each(|number| varint::put(out, number));
         if entry.kind != EntryKind::Trim {
             out.extend_from_slice(&entry.crc.to_le_bytes());
@@ -162,8 +203,10 @@ impl Packing {
         *rest = behind;
         let kind = EntryKind::from_raw(first & KIND_MASK).ok_or("unknown kind of entry")?;
         let is_whole = first & FLAG_WHOLE != 0;
-        if first & !(KIND_MASK | FLAG_WHOLE) != 0 || (is_whole && kind == EntryKind::Trim) {
-            return Err("entry with unknown flags");
+        let encoding = encoding_of(first >> ENCODING_SHIFT).ok_or("entry of an unknown encoding")?;
+        let is_encoded = encoding != Algorithm::None;
+        if (is_whole || is_encoded) && kind == EntryKind::Trim {
+            return Err("trim with payload");
         }
         let unit = if is_whole { CHUNK_SECTORS } else { 1 };
         let lba = varint::stepped(self.lba / unit, varint::take(rest)?);
@@ -171,6 +214,8 @@ impl Packing {
         let (mut sectors, mut grains) = (CHUNK_SECTORS, CHUNK_BYTES / GRAIN);
         if !is_whole {
             sectors = varint::take(rest)?;
+        }
+        if !is_whole || is_encoded {
             grains = if kind == EntryKind::Trim { 0 } else { varint::take(rest)? as usize };
         }
         let birth = match kind {
@@ -192,6 +237,7 @@ impl Packing {
             phys: PhysAddr { segment: life.segment, grain: 0 },
             stored: stored.ok_or("bad stored length")?,
             crc,
+            encoding,
         })
     }
 }

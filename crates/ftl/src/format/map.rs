@@ -2,13 +2,16 @@
 
 use std::mem::size_of;
 
+use lacuna_codec::Algorithm;
 use lacuna_crc::crc32c;
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
     little_endian::{U16, U32, U64},
 };
 
-use super::{Flaw, RECORD_HEADER_BYTES, RECORDS_START, check_counters};
+use super::{
+    Flaw, RECORD_HEADER_BYTES, RECORDS_START, SEGMENT_BYTES_MAX, check_counters, check_encoded, encoding_of,
+};
 use crate::{
     SECTOR,
     addr::{CHUNK_BYTES, CHUNK_SECTORS, GRAIN, PhysAddr, SegNo, Seq},
@@ -29,18 +32,68 @@ pub(crate) struct Extent {
     pub(crate) sectors: u8,
     /// Sectors of the chunk before this extent.
     pub(crate) skip: u8,
+    /// How the chunk is encoded.
+    pub(crate) encoding: Algorithm,
+    /// Sectors of the whole chunk if it is encoded, else 0.
+    pub(crate) chunk_sectors: u8,
 }
 
 impl Extent {
-    /// Bytes of the chunk's payload that belong to this extent.
+    /// Whether its chunk is encoded.
+    pub(crate) fn is_encoded(&self) -> bool {
+        self.encoding != Algorithm::None
+    }
+
+    /// Bytes of data in this extent: all behind them are zeros.
     pub(crate) fn bytes(&self) -> usize {
+        if self.is_encoded() {
+            return usize::from(self.sectors) * SECTOR;
+        }
         let rest = usize::from(self.stored).saturating_sub(usize::from(self.skip) * SECTOR);
         rest.min(usize::from(self.sectors) * SECTOR)
     }
 
-    /// Whether it is all of its chunk, and all of that is stored.
-    pub(crate) fn is_whole_chunk(&self) -> bool {
-        self.skip == 0 && usize::from(self.stored) == usize::from(self.sectors) * SECTOR
+    /// About the stored bytes that are its own: of an encoded chunk its share.
+    pub(crate) fn stored_share(&self) -> usize {
+        match self.is_encoded() {
+            true => usize::from(self.stored) * usize::from(self.sectors) / usize::from(self.chunk_sectors),
+            false => self.bytes(),
+        }
+    }
+
+    /// All of the encoded chunk of which this extent, at `lba`, is a part.
+    pub(crate) fn whole_encoded(&self, lba: u64) -> (u64, Extent) {
+        (lba - u64::from(self.skip), Extent { sectors: self.chunk_sectors, skip: 0, ..*self })
+    }
+
+    /// Its lengths in one number: its column in a leaf, and in every plan of a sweep.
+    pub(crate) fn shape(&self) -> u32 {
+        let Extent { stored, sectors, skip, encoding, chunk_sectors, .. } = *self;
+        assert!((1..=CHUNK_SECTORS as u8).contains(&sectors) && u64::from(skip) < CHUNK_SECTORS, "{self:?}");
+        assert!(usize::from(stored).is_multiple_of(GRAIN), "chunk of {stored} bytes");
+        // The field that varies most is lowest, those that are mostly 0 highest: whole plain chunks need no byte there.
+        let grains = u32::from(stored) / GRAIN as u32;
+        let encoded = u32::from(u8::from(encoding)) | u32::from(chunk_sectors.saturating_sub(1)) << 5;
+        grains | u32::from(sectors - 1) << 12 | u32::from(skip) << 17 | encoded << 22
+    }
+
+    /// The extent with the lengths in `shape`; none if it names an encoding that is unknown.
+    pub(crate) fn with_shape(self, shape: u32) -> Option<Extent> {
+        let encoding = encoding_of((shape >> 22 & 31) as u8)?;
+        let chunk_sectors = (shape >> 27) as u8;
+        Some(Extent {
+            stored: ((shape & 0xfff) * GRAIN as u32) as u16,
+            sectors: (shape >> 12 & 31) as u8 + 1,
+            skip: (shape >> 17 & 31) as u8,
+            encoding,
+            chunk_sectors: if encoding == Algorithm::None { chunk_sectors } else { chunk_sectors + 1 },
+            ..self
+        })
+    }
+
+    /// Whether it is all of its chunk, and all of that is stored as it is.
+    pub(crate) fn is_whole_plain_chunk(&self) -> bool {
+        !self.is_encoded() && self.skip == 0 && usize::from(self.stored) == usize::from(self.sectors) * SECTOR
     }
 
     /// Checks an extent at `lba` as read from a store with `segments` segments of `segment_bytes`.
@@ -58,6 +111,17 @@ impl Extent {
         if self.sectors == 0 || self.bytes().div_ceil(SECTOR) != usize::from(self.sectors) {
             return Err("extent without payload");
         }
+        if self.is_encoded() {
+            let sectors = self.chunk_sectors;
+            check_encoded(sectors.into(), self.stored)?;
+            if self.skip + self.sectors > sectors
+                || chunk % CHUNK_SECTORS + u64::from(sectors) > CHUNK_SECTORS
+            {
+                return Err("fragment beyond its chunk");
+            }
+        } else if self.chunk_sectors != 0 {
+            return Err("plain chunk with the length of an encoded one");
+        }
         if self.birth == Seq(0) {
             return Err("extent that no batch wrote");
         }
@@ -73,7 +137,8 @@ impl Extent {
     }
 }
 
-/// Sums over the extents in a segment, or below a node of the map.
+/// Sums over the extents in a segment, or below a node of the map. All of the payload of an encoded chunk counts with
+/// its first extent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Live {
     /// Stored bytes.
@@ -91,7 +156,9 @@ pub(crate) const LEAF_PADDING: usize = 8;
 /// A leaf of the map has at most this many rows.
 pub(crate) const LEAF_ROWS_MAX: usize = 128;
 /// Bytes of a row whose columns are as wide as their values can make them.
-pub(crate) const ROW_BYTES_MAX: usize = 8 + 8 + 4 + 4 + 3 + 4;
+pub(crate) const ROW_BYTES_MAX: usize = 8 + 8 + 4 + 3 + 4 + 4;
+const _: () =
+    assert!(SEGMENT_BYTES_MAX as usize / GRAIN <= 1 << 24, "a place in a segment takes three bytes");
 
 /// Head of a leaf; the columns follow, then the padding. In memory and on the device alike.
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -230,7 +297,7 @@ impl SegmentLiveRaw {
     pub(crate) fn verify(&self, segment_bytes: usize) -> Result<(Live, bool), Flaw> {
         let extents = self.extents.get();
         let live = Live { bytes: self.bytes.get(), extents: extents & !OUT_OF_USE };
-        // Extents share no byte, and each has a grain at least.
+        // Extents share no byte, unless they are parts of an encoded chunk, which has a grain for each of its sectors.
         let fits = live.bytes <= segment_bytes as u64 && live.extents <= live.bytes / GRAIN as u64;
         match (live.bytes == 0) == (live.extents == 0) && fits {
             true => Ok((live, extents & OUT_OF_USE != 0)),

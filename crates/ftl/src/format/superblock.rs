@@ -26,6 +26,8 @@ const FEATURE_COPIES: u64 = 4;
 const FEATURE_LOG_DEVICE: u64 = 8;
 /// Feature bit: data is encrypted, and there is a key block behind each superblock.
 const FEATURE_ENCRYPTED: u64 = 16;
+/// Feature bit: entries and map may name encodings of chunks.
+const FEATURE_ENCODINGS: u64 = 32;
 /// Offset of a key block behind the start of its superblock.
 pub(crate) const KEYS_OFFSET: u64 = 16 << 10;
 /// Start of the two superblock slots on the device, in bytes.
@@ -101,6 +103,8 @@ pub(crate) struct Superblock {
     pub(crate) is_encrypted: bool,
     /// The log device.
     pub(crate) log: Option<LogRef>,
+    /// Whether there may be, or may have been, encoded chunks.
+    pub(crate) has_encodings: bool,
 }
 
 /// The log device of a store.
@@ -147,7 +151,8 @@ impl SuperblockRaw {
         if !is_sealed {
             return SlotContent::Invalid("superblock checksum does not match");
         }
-        const KNOWN: u64 = FEATURES | FEATURE_COPIES | FEATURE_LOG_DEVICE | FEATURE_ENCRYPTED;
+        const KNOWN: u64 =
+            FEATURES | FEATURE_COPIES | FEATURE_LOG_DEVICE | FEATURE_ENCRYPTED | FEATURE_ENCODINGS;
         let unknown = self.features.get() & !KNOWN;
         if unknown != 0 {
             return SlotContent::UnknownFeatures(unknown);
@@ -214,6 +219,7 @@ impl SuperblockRaw {
             copy_segment: has_copies.then_some(copy),
             is_encrypted: self.features.get() & FEATURE_ENCRYPTED != 0,
             log: has_log.then_some(log),
+            has_encodings: self.features.get() & FEATURE_ENCODINGS != 0,
         })
     }
 }
@@ -260,7 +266,8 @@ impl Superblock {
     fn features(&self) -> u64 {
         let copies = self.copy_segment.map_or(0, |_| FEATURE_COPIES);
         let log = self.log.map_or(0, |_| FEATURE_LOG_DEVICE);
-        FEATURES | copies | log | if self.is_encrypted { FEATURE_ENCRYPTED } else { 0 }
+        let encodings = if self.has_encodings { FEATURE_ENCODINGS } else { 0 };
+        FEATURES | copies | log | encodings | if self.is_encrypted { FEATURE_ENCRYPTED } else { 0 }
     }
 
     pub(crate) fn to_raw(&self) -> SuperblockRaw {

@@ -1,5 +1,6 @@
 use std::mem::size_of;
 
+use lacuna_codec::Algorithm;
 use proptest::{collection::vec, prelude::*};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -8,7 +9,10 @@ use super::{
     superblock::SUPERBLOCK_CRC_AT,
     *,
 };
-use crate::addr::{Lba, PhysAddr, SegNo, Seq};
+use crate::{
+    addr::{Lba, PhysAddr, SegNo, Seq},
+    encoding::ENCODINGS,
+};
 
 const SALT: Salt = Salt(7);
 const LIFE: Life = Life { segment: SegNo(3), generation: 9, epoch: 2 };
@@ -26,6 +30,7 @@ fn superblock() -> Superblock {
         copy_segment: Some(SegNo(32)),
         is_encrypted: true,
         log: Some(LogRef { id: [6; 16], capacity_bytes: 1 << 20 }),
+        has_encodings: true,
     }
 }
 
@@ -53,6 +58,7 @@ fn entry() -> Entry {
         phys: PhysAddr { segment: SegNo(3), grain: 80 },
         stored: 2064,
         crc: 1,
+        encoding: Algorithm::None,
     }
 }
 
@@ -436,6 +442,12 @@ fn packed_entries_have_the_bytes_of_the_format() {
         &[5, 0, 1, 2, 3, 4],
     ];
     assert_eq!(pack(batch.into_iter()), bytes.concat());
+    let encoded = [
+        Entry { encoding: Algorithm::Lz4, stored: 4112, ..page },
+        Entry { encoding: Algorithm::Zstd, crc: 0x0807_0605, phys, ..entry() },
+    ];
+    let bytes = [&[5 + 8, 4, 0x81, 2, 1, 2, 3, 4][..], &[1 + 16, 2 * 56 - 1, 8, 0x81, 1, 5, 6, 7, 8]];
+    assert_eq!(pack(encoded.into_iter()), bytes.concat());
     let relocation = [
         Entry { lba: Lba(32), sectors: 1, stored: 512, birth: Seq(1000), ..moved() },
         Entry { lba: Lba(33), sectors: 2, stored: 1008, birth: Seq(999), ..moved() },
@@ -485,7 +497,15 @@ prop_compose! {
         let grains = if is_move { sectors * 32 - cut % 32 } else { 1 + cut % (sectors * 32) };
         let (kind, birth) = if is_move { (EntryKind::Relocate, birth) } else { (EntryKind::Write, 0) };
         let stored = if cut % 3 == 0 { sectors * 512 } else { grains * 16 } as u16;
-        Entry { kind, lba, sectors, stored, crc, birth: Seq(birth), ..entry() }
+        let entry = Entry { kind, lba, sectors, stored, crc, birth: Seq(birth), ..entry() };
+        let most = (sectors * 512).saturating_sub(512) as u16;
+        match sectors {
+            2.. if crc % 3 == 0 => {
+                let stored = stored.clamp(sectors as u16 * 16, most);
+                Entry { stored, encoding: ENCODINGS[crc as usize / 3 % 2], ..entry }
+            }
+            _ => entry,
+        }
     }
 }
 
@@ -516,6 +536,11 @@ fn packed_entries_are_checked() {
         Entry { stored: 8 * 512 + 16, ..entry() },
         Entry { stored: 0, ..entry() },
         Entry { kind: EntryKind::Relocate, birth: Seq(3), ..entry() },
+        Entry { encoding: Algorithm::Lz4, stored: 8 * 512, ..entry() },
+        Entry { encoding: Algorithm::Lz4, stored: 7 * 16, ..entry() },
+        Entry { encoding: Algorithm::Zlib, ..entry() },
+        Entry { encoding: Algorithm::Lz4, sectors: 1, stored: 16, ..entry() },
+        Entry { encoding: Algorithm::Lz4, ..trim() },
     ];
     for entry in bad {
         let (header, body, _) = packed(RecordKind::Batch, &[entry]);
@@ -529,8 +554,8 @@ fn packed_entries_are_checked() {
     assert!(less.entries(&body).is_err(), "payload begins within the body");
     let none = RecordHeader { offset: 0, total_bytes: 64, ..header };
     assert!(none.entries(&body).is_err(), "payload begins before the segment");
-    // Kind 0, unknown flags, a trim that is a whole chunk.
-    for first in [0, 9, 0x41, 6] {
+    // Kind 0, unknown encodings, a trim that is a whole chunk, an encoded one.
+    for first in [0, 0x19, 0x41, 0x81, 6, 0x0a] {
         let mut body = body.clone();
         body[0] = first;
         assert!(header.entries(&body).is_err(), "first byte {first}");
@@ -550,7 +575,7 @@ proptest! {
 #[test]
 fn extents_are_checked() {
     let phys = PhysAddr { segment: SegNo(3), grain: 80 };
-    let good = Extent { phys, stored: 5008, crc: 1, birth: Seq(4), sectors: 6, skip: 4 };
+    let good = Extent { phys, stored: 5008, crc: 1, birth: Seq(4), sectors: 6, skip: 4, ..Extent::default() };
     let check = |lba, extent: Extent| extent.check(lba, 8, 1 << 16);
     assert_eq!(check(36, good), Ok(()));
     assert_eq!(check(32, Extent { sectors: 2, skip: 0, ..good }), Ok(()));
@@ -566,9 +591,26 @@ fn extents_are_checked() {
         (36, Extent { phys: PhysAddr { segment: SegNo(0), ..phys }, ..good }),
         (36, Extent { phys: PhysAddr { grain: 4000, ..phys }, ..good }),
     ];
-    for (lba, extent) in bad {
+    let encoded = Extent { encoding: Algorithm::Zstd, chunk_sectors: 12, ..good };
+    assert_eq!(check(36, encoded), Ok(()));
+    let bad_encoded = [
+        (36, Extent { sectors: 9, ..encoded }),
+        (36, Extent { chunk_sectors: 9, ..encoded }),
+        (60, Extent { sectors: 2, ..encoded }),
+        (36, Extent { chunk_sectors: 10, ..encoded }),
+        (36, Extent { stored: 11 * 16, ..encoded }),
+        (36, Extent { stored: 12 * 512 - 496, ..encoded }),
+        (36, Extent { encoding: Algorithm::None, ..encoded }),
+    ];
+    for (lba, extent) in bad.into_iter().chain(bad_encoded) {
         assert!(check(lba, extent).is_err(), "{lba} {extent:?}");
     }
+    for extent in [good, encoded, Extent { stored: 16384, sectors: 32, skip: 0, ..good }] {
+        let bare =
+            Extent { stored: 0, sectors: 0, skip: 0, encoding: Algorithm::None, chunk_sectors: 0, ..extent };
+        assert_eq!(bare.with_shape(extent.shape()), Some(extent));
+    }
+    assert_eq!(good.with_shape(3 << 22), None, "an encoding that nobody knows");
 }
 
 #[test]

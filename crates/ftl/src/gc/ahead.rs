@@ -18,7 +18,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use super::{
-    live::{RECORDS_AT_ONCE, entries_of},
+    live::{RECORDS_AT_ONCE, entries_of, moved_bytes},
     mover::Mover,
 };
 use crate::{
@@ -135,7 +135,7 @@ fn live_of(mover: &Mover, life: Life, records: &[Record]) -> Result<Vec<(Lba, Ex
     let (mut found, mut found_bytes) = (Vec::new(), 0);
     for records in records.chunks(RECORDS_AT_ONCE) {
         let more = mover.live_among(&entries_of(records))?;
-        found_bytes += more.iter().map(|(_, extent)| extent.bytes() as u64).sum::<u64>();
+        found_bytes += more.iter().map(|(_, extent)| moved_bytes(extent) as u64).sum::<u64>();
         found.extend(more);
         if found_bytes == live_bytes {
             break;

@@ -5,7 +5,7 @@ use std::{collections::HashMap, sync::Arc, vec};
 use lacuna_crc::crc32c;
 
 use super::ahead::{Ahead, Near};
-use super::live::{RECORDS_AT_ONCE, entries_of};
+use super::live::{RECORDS_AT_ONCE, entries_of, moved_bytes};
 use super::mover::Mover;
 use super::moving::Moving;
 use crate::{
@@ -193,10 +193,11 @@ impl Collection {
     /// Moves an extent, whose chunk was read.
     fn take(&mut self, mover: &Mover, lba: Lba, extent: Extent, chunk: &[u8]) -> Result<()> {
         if crc32c(chunk) != extent.crc {
-            self.corrupt += 1;
+            self.corrupt +=
+                if extent.is_encoded() { mover.map.read().parts(lba, &extent).count() as u64 } else { 1 };
             return Ok(());
         }
-        let piece = chunk[usize::from(extent.skip) * SECTOR..][..extent.bytes()].to_vec();
+        let piece = chunk[usize::from(extent.skip) * SECTOR..][..moved_bytes(&extent)].to_vec();
         let crc = if piece.len() == chunk.len() { extent.crc } else { crc32c(&piece) };
         let age = self.now.0.saturating_sub(extent.birth.0);
         let expected = self.classes.moved(self.expected, age);

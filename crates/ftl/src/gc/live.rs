@@ -1,6 +1,6 @@
 //! The live extents of a segment.
 
-use std::ops::Range;
+use std::{collections::HashSet, ops::Range};
 
 use super::mover::Mover;
 use crate::{
@@ -19,8 +19,26 @@ pub(super) fn entries_of(records: &[Record]) -> Vec<Entry> {
     records.iter().flat_map(|record| record.entries().unwrap_or_default()).collect()
 }
 
+/// What is moved for the sake of `found`: plain extents as they are, an encoded chunk whole, and once. All parts of an
+/// encoded chunk are among `found`, or none is.
+fn moved_for(mut found: Vec<(Lba, Extent)>) -> Vec<(Lba, Extent)> {
+    let mut met = HashSet::new();
+    found.retain_mut(|(lba, extent)| {
+        if extent.is_encoded() {
+            (lba.0, *extent) = extent.whole_encoded(lba.0);
+        }
+        !extent.is_encoded() || met.insert(extent.phys)
+    });
+    found
+}
+
+/// Bytes that moving `extent` takes.
+pub(super) fn moved_bytes(extent: &Extent) -> usize {
+    if extent.is_encoded() { extent.stored.into() } else { extent.bytes() }
+}
+
 impl Mover {
-    /// Those of `entries` that the map still holds at the place that each names.
+    /// Those of `entries` that the map still holds at the place that each names, in part at least.
     pub(super) fn live_among(&self, entries: &[Entry]) -> Result<Vec<(Lba, Extent)>> {
         let mut found = Vec::new();
         let entries: Vec<_> = entries.iter().filter(|entry| entry.kind != EntryKind::Trim).collect();
@@ -30,7 +48,7 @@ impl Mover {
                 found.push((lba, extent));
             }
         })?;
-        Ok(found)
+        Ok(moved_for(found))
     }
 
     /// Extents in `segment` that the map holds in `range`.
@@ -42,6 +60,6 @@ impl Mover {
             }
             true
         })?;
-        Ok(found)
+        Ok(moved_for(found))
     }
 }

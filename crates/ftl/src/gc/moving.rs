@@ -8,9 +8,10 @@ use crate::{
     format::{EntryKind, Extent},
     log::{AppendPoint, Expected, Item, Log, Restoring},
     paging::DIRTY_SHARE,
+    ranges::merged,
 };
 
-/// An extent and its bytes, being moved.
+/// An extent and its bytes, or an encoded chunk and its payload, being moved.
 pub(super) struct Moving {
     pub(super) lba: Lba,
     pub(super) extent: Extent,
@@ -32,6 +33,7 @@ impl Moving {
             payload: &self.bytes,
             crc: self.crc,
             birth: self.extent.birth,
+            encoding: self.extent.encoding,
         }
     }
 }
@@ -39,8 +41,7 @@ impl Moving {
 impl Mover {
     /// Appends those of `moving` that the map still holds, and points the map to them.
     pub(super) fn switch(&self, class: u8, moving: &[Moving]) -> Result<()> {
-        let mut ranges: Vec<_> = moving.iter().map(Moving::range).collect();
-        ranges.sort_unstable_by_key(|range| range.start);
+        let ranges = merged(moving.iter().map(Moving::range).collect());
         loop {
             let leaves = self.pages.fault_in(&ranges)?;
             let mut log = self.journal.lock();
@@ -58,12 +59,17 @@ impl Mover {
             let items = log.cut(&map, point, &items);
             let appended = log.append_relocations(point, &items);
             moving.iter().for_each(|moving| log.note_expected(point, moving.expected, 1));
-            let mut placed = items.iter().zip(&appended.placed).peekable();
-            for moving in &moving {
-                while let Some((item, phys)) =
-                    placed.next_if(|(item, _)| moving.range().contains(&item.lba.0))
-                {
-                    map.relocate(moving.lba, &moving.extent, item.range(), *phys, item.crc);
+            let mut placed = items.iter().zip(&appended.placed);
+            for Moving { lba, extent, .. } in &moving {
+                let (item, phys) = placed.next().expect("an item for each that is moved");
+                if extent.is_encoded() {
+                    map.relocate_encoded(*lba, extent, *phys);
+                    continue;
+                }
+                map.relocate(*lba, extent, item.range(), *phys, item.crc);
+                if item.range().end < lba.0 + u64::from(extent.sectors) {
+                    let (rest, phys) = placed.next().expect("it was cut in two");
+                    map.relocate(*lba, extent, rest.range(), *phys, rest.crc);
                 }
             }
             log.note_relocated(&map, items.len().saturating_sub(moving.len()));

@@ -100,7 +100,7 @@ impl Log {
         for (item, phys) in items.iter().zip(&appended.placed) {
             match item.kind {
                 EntryKind::Trim => map.trim(item.range()),
-                _ => map.write(item.lba, item.sectors, *phys, item.payload.len() as u16, item.crc, seq),
+                _ => map.write_part(item.lba, item.range(), item.entry(*phys).extent(seq)),
             }
         }
         self.peak.note(map.weight(0));

@@ -3,11 +3,13 @@
 
 use std::{borrow::Cow, collections::BTreeMap, mem, ops::Range};
 
+use lacuna_codec::Algorithm;
 use lacuna_crc::crc32c;
 
 use crate::{
     Error, Lba, Op, Result, SECTOR, Seq,
-    addr::{BLOCK, CHUNK_BYTES, CHUNK_SECTORS, GRAIN, PhysAddr, SegNo},
+    addr::{BLOCK, CHUNK_BYTES, GRAIN, PhysAddr, SegNo},
+    encoding::{EncodedChunk, chunks, stored_bytes},
     format::{
         Entry, EntryKind, PACKED_ENTRY_BYTES_MAX, Packing, RECORD_HEADER_BYTES, RECORDS_START, SUMMARY_BYTES,
         SUMMARY_RECORD_BYTES_MAX, is_blocks,
@@ -29,6 +31,8 @@ pub(crate) struct Item<'a> {
     pub(crate) crc: u32,
     /// The batch that wrote a relocated extent; 0 otherwise.
     pub(crate) birth: Seq,
+    /// How the payload is encoded; then it is the data of all sectors.
+    pub(crate) encoding: Algorithm,
 }
 
 impl<'a> Item<'a> {
@@ -43,10 +47,10 @@ impl<'a> Item<'a> {
 
     /// The entry for it in a record that has its payload at `phys`.
     pub(crate) fn entry(&self, phys: PhysAddr) -> Entry {
-        let Item { kind, lba, sectors, birth, crc, .. } = *self;
+        let Item { kind, lba, sectors, birth, crc, encoding, .. } = *self;
         let stored = u16::try_from(self.payload.len()).expect("a chunk is at most 16 KiB");
         let sectors = if kind == EntryKind::Trim && is_broken(Rule::TrimsLogged) { 1 } else { sectors };
-        Entry { kind, lba, sectors, birth, phys, stored, crc }
+        Entry { kind, lba, sectors, birth, phys, stored, crc, encoding }
     }
 
     /// Two items that do the same, the first with this many bytes of the payload, whole sectors.
@@ -80,6 +84,8 @@ pub(crate) struct Batch<'a> {
     pub(crate) payload_bytes: u64,
     /// Items with payload.
     pub(crate) writes: u64,
+    /// Whether the payload of any is encoded.
+    pub(crate) is_encoded: bool,
 }
 
 impl<'a> Batch<'a> {
@@ -111,17 +117,29 @@ impl<'a> Batch<'a> {
         elide: bool,
         mut payload: impl FnMut(Lba, &'o [u8]) -> &'a [u8],
     ) -> Result<Batch<'a>> {
-        let mut batch =
-            Batch { items: Vec::with_capacity(ops.len()), host_bytes: 0, payload_bytes: 0, writes: 0 };
-        for op in ops {
+        let mut batch = Batch {
+            items: Vec::with_capacity(ops.len()),
+            host_bytes: 0,
+            payload_bytes: 0,
+            writes: 0,
+            is_encoded: false,
+        };
+        for (op, encodes) in ops.iter().zip(encodes(ops, elide)) {
             match *op {
                 Op::Write { lba, data } => {
-                    let sectors = (data.len() / SECTOR) as u64;
-                    if !data.len().is_multiple_of(SECTOR) || lba.0.checked_add(sectors).is_none() {
-                        return Err(Error::BadRange { lba, len: data.len() as u64 });
+                    batch.note_host_bytes(lba, data)?;
+                    for (lba, chunk) in chunks(lba, data) {
+                        batch.push_plain(lba, chunk, elide, &mut payload);
                     }
-                    batch.host_bytes += data.len() as u64;
-                    batch.push_write(lba, data, elide, &mut payload);
+                }
+                Op::Encoded(encoded) => {
+                    batch.note_host_bytes(encoded.lba(), encoded.data())?;
+                    for (lba, chunk, encoded) in encoded.chunks() {
+                        match encoded.filter(|_| encodes) {
+                            Some(encoded) => batch.push_encoded(lba, chunk, encoded, &mut payload),
+                            None => batch.push_plain(lba, chunk, elide, &mut payload),
+                        }
+                    }
                 }
                 Op::Trim { lba, sectors } => {
                     if lba.0.checked_add(sectors).is_none() {
@@ -134,30 +152,48 @@ impl<'a> Batch<'a> {
         Ok(batch)
     }
 
-    fn push_write<'o>(
+    fn note_host_bytes(&mut self, lba: Lba, data: &[u8]) -> Result<()> {
+        let sectors = (data.len() / SECTOR) as u64;
+        if !data.len().is_multiple_of(SECTOR) || lba.0.checked_add(sectors).is_none() {
+            return Err(Error::BadRange { lba, len: data.len() as u64 });
+        }
+        self.host_bytes += data.len() as u64;
+        Ok(())
+    }
+
+    fn push_plain<'o>(
         &mut self,
-        mut lba: Lba,
-        mut data: &'o [u8],
+        lba: Lba,
+        chunk: &'o [u8],
         elide: bool,
         payload: &mut impl FnMut(Lba, &'o [u8]) -> &'a [u8],
     ) {
-        while !data.is_empty() {
-            let left = (CHUNK_SECTORS - lba.0 % CHUNK_SECTORS) as usize * SECTOR;
-            let (chunk, rest) = data.split_at(left.min(data.len()));
-            let stored = if elide { stored_bytes(chunk) } else { chunk.len() };
-            let sectors = (chunk.len() / SECTOR) as u64;
-            if stored == 0 {
-                self.push_trim(lba, sectors);
-            } else {
-                let payload = payload(lba, &chunk[..stored]);
-                let crc = crc32c(payload);
-                self.items.push(Item { kind: EntryKind::Write, lba, sectors, payload, crc, birth: Seq(0) });
-                self.payload_bytes += stored as u64;
-                self.writes += 1;
-            }
-            lba.0 += sectors;
-            data = rest;
+        let stored = if elide { stored_bytes(chunk) } else { chunk.len() };
+        let sectors = (chunk.len() / SECTOR) as u64;
+        match stored {
+            0 => self.push_trim(lba, sectors),
+            _ => self.push_payload(lba, sectors, payload(lba, &chunk[..stored]), Algorithm::None),
         }
+    }
+
+    fn push_encoded<'o>(
+        &mut self,
+        lba: Lba,
+        chunk: &[u8],
+        encoded: EncodedChunk<'o>,
+        payload: &mut impl FnMut(Lba, &'o [u8]) -> &'a [u8],
+    ) {
+        let EncodedChunk { encoding, sectors, payload: stored } = encoded;
+        self.push_payload(lba, sectors, payload(lba, stored), encoding);
+        self.push_trim(Lba(lba.0 + sectors), (chunk.len() / SECTOR) as u64 - sectors);
+        self.is_encoded = true;
+    }
+
+    fn push_payload(&mut self, lba: Lba, sectors: u64, payload: &'a [u8], encoding: Algorithm) {
+        let (crc, kind) = (crc32c(payload), EntryKind::Write);
+        self.items.push(Item { kind, lba, sectors, payload, crc, birth: Seq(0), encoding });
+        self.payload_bytes += payload.len() as u64;
+        self.writes += 1;
     }
 
     fn push_trim(&mut self, lba: Lba, sectors: u64) {
@@ -171,7 +207,8 @@ impl<'a> Batch<'a> {
             last.sectors += sectors;
             return;
         }
-        self.items.push(Item { kind: EntryKind::Trim, lba, sectors, payload: &[], crc: 0, birth: Seq(0) });
+        let (kind, encoding) = (EntryKind::Trim, Algorithm::None);
+        self.items.push(Item { kind, lba, sectors, payload: &[], crc: 0, birth: Seq(0), encoding });
     }
 
     /// The most that the batch takes of the space that a full store keeps for batches: its bytes in the log, and what
@@ -193,23 +230,48 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// Length of `chunk` without its trailing zeros, in whole grains.
-fn stored_bytes(chunk: &[u8]) -> usize {
-    let grains = chunk.chunks_exact(GRAIN);
-    let zero_tail = grains.rev().take_while(|grain| **grain == [0; GRAIN]).count();
-    chunk.len() - zero_tail * GRAIN
+/// Which of `ops` are stored encoded: those that were encoded and change no sector that another one changes too. The
+/// batch is the birth of both, and a relocation of the chunk that was written first, which names sectors and birth, would
+/// bring that back.
+fn encodes(ops: &[Op<'_>], elide: bool) -> Vec<bool> {
+    let mut encodes: Vec<bool> = ops.iter().map(|op| elide && matches!(op, Op::Encoded(_))).collect();
+    if !encodes.contains(&true) || is_broken(Rule::EncodedOnce) {
+        return encodes;
+    }
+    let mut ranges: Vec<_> = ops.iter().map(Op::range).enumerate().collect();
+    ranges.retain(|(_, range)| !range.is_empty());
+    ranges.sort_unstable_by_key(|(_, range)| range.start);
+    // The op that reaches farthest so far. Others that reach as far as the next one overlap it.
+    let mut farthest = (0, Lba(0));
+    for (index, range) in ranges {
+        if range.start < farthest.1 {
+            (encodes[index], encodes[farthest.0]) = (false, false);
+        }
+        if range.end > farthest.1 {
+            farthest = (index, range.end);
+        }
+    }
+    encodes
 }
 
 /// Bytes that `ops` leave stored in the sectors that they change.
 pub(crate) fn stored_after(ops: &[Op<'_>], elide: bool) -> u64 {
     let mut stored = 0;
     let mut later = BTreeMap::<u64, u64>::new(); // the sectors of the ops behind: starts and ends
-    for op in ops.iter().rev() {
-        let (lba, sectors, data) = match *op {
-            Op::Write { lba, data } => (lba, (data.len() / SECTOR) as u64, data),
-            Op::Trim { lba, sectors } => (lba, sectors, &[][..]),
+    for (op, encodes) in ops.iter().zip(encodes(ops, elide)).rev() {
+        let (lba, data) = match *op {
+            Op::Encoded(encoded) if encodes => {
+                let payload = |(_, chunk, encoded): (Lba, &[u8], Option<EncodedChunk<'_>>)| {
+                    encoded.map_or(stored_bytes(chunk), |encoded| encoded.payload.len()) as u64
+                };
+                stored += encoded.chunks().map(payload).sum::<u64>();
+                continue;
+            }
+            Op::Write { lba, data } => (lba, data),
+            Op::Encoded(encoded) => (encoded.lba(), encoded.data()),
+            Op::Trim { lba, .. } => (lba, &[][..]),
         };
-        let mut range = lba.0..lba.0.saturating_add(sectors);
+        let mut range = op.range().start.0..op.range().end.0;
         stored += stored_in(lba, data, range.clone(), elide);
         while let Some((&start, &end)) = later.range(..range.end).next_back()
             && end > range.start
@@ -225,17 +287,12 @@ pub(crate) fn stored_after(ops: &[Op<'_>], elide: bool) -> u64 {
 
 /// Bytes that a write of `data` at `lba` stores for the sectors in `part`.
 fn stored_in(lba: Lba, data: &[u8], part: Range<u64>, elide: bool) -> u64 {
-    let (mut at, mut rest, mut stored) = (lba.0, data, 0);
-    while !rest.is_empty() {
-        let left = (CHUNK_SECTORS - at % CHUNK_SECTORS) as usize * SECTOR;
-        let (chunk, behind) = rest.split_at(left.min(rest.len()));
-        let of_chunk = if elide { stored_bytes(chunk) } else { chunk.len() } as u64;
-        let before = |sector: u64| of_chunk.min(sector.saturating_sub(at).saturating_mul(SECTOR as u64));
-        stored += before(part.end) - before(part.start);
-        at += (chunk.len() / SECTOR) as u64;
-        rest = behind;
-    }
-    stored
+    let of_chunk = |(lba, chunk): (Lba, &[u8])| {
+        let bytes = if elide { stored_bytes(chunk) } else { chunk.len() } as u64;
+        let before = |sector: u64| bytes.min(sector.saturating_sub(lba.0).saturating_mul(SECTOR as u64));
+        before(part.end) - before(part.start)
+    };
+    chunks(lba, data).map(of_chunk).sum()
 }
 
 /// Least payload of a part of a chunk.
@@ -370,7 +427,10 @@ const _: () =
 
 #[cfg(test)]
 mod tests {
+    use lacuna_sim::{SeededRng, for_each_seed};
+
     use super::*;
+    use crate::{Codec, Encoded};
 
     const SPACE: Space = Space {
         segments: 64,
@@ -416,6 +476,40 @@ mod tests {
         assert!(Batch::prepare(&[Op::Write { lba: Lba(0), data: &[0; 100] }], true).is_err());
         assert!(Batch::prepare(&[Op::Write { lba: Lba(u64::MAX), data: &[1; 512] }], true).is_err());
         assert!(Batch::prepare(&[Op::Trim { lba: Lba(2), sectors: u64::MAX }], true).is_err());
+    }
+
+    #[test]
+    fn only_what_a_batch_changes_once_is_encoded() {
+        let data = [7; 8 * SECTOR];
+        for_each_seed(200, |seed| {
+            let mut rng = SeededRng::new(seed);
+            let mut any = || (Lba(rng.below(150)), rng.below(9));
+            let ranges: Vec<_> = (0..10).map(|_| any()).collect();
+            let all: Vec<_> = ranges
+                .iter()
+                .map(|(lba, sectors)| {
+                    let data = &data[..*sectors as usize * SECTOR];
+                    Encoded::new(*lba, data, Codec { algorithm: Algorithm::Lz4, level: 0 })
+                })
+                .collect();
+            let op = |(index, encoded)| match (index % 3, ranges[index]) {
+                (0, (lba, sectors)) => Op::Trim { lba, sectors },
+                _ => Op::Encoded(encoded),
+            };
+            let ops: Vec<_> = all.iter().enumerate().map(op).collect();
+            let overlaps =
+                |one: &Range<Lba>, other: &Range<Lba>| one.start.max(other.start) < one.end.min(other.end);
+            let is_alone = |index: usize| {
+                let others = ops.iter().enumerate().filter(|(other, _)| *other != index);
+                others.into_iter().all(|(_, other)| !overlaps(&ops[index].range(), &other.range()))
+            };
+            let expected: Vec<_> = (0..10).map(|index| index % 3 > 0 && is_alone(index)).collect();
+            for (index, encodes) in encodes(&ops, true).into_iter().enumerate() {
+                let is_empty = ops[index].range().is_empty();
+                assert!(encodes == expected[index] || is_empty, "{index} of {ranges:?}");
+            }
+            assert!(!encodes(&ops, false).contains(&true));
+        });
     }
 
     #[test]

@@ -10,7 +10,7 @@ use super::tree::{Edit, LeafAt, Node};
 
 use super::{Leaf, Live};
 use crate::{
-    Lba, SECTOR, Seq,
+    Lba, SECTOR,
     addr::{CHUNK_SECTORS, PhysAddr, SegNo},
     format::{Extent, IndexEntry, LeafAddr},
     space::LEAF_WEIGHT,
@@ -91,7 +91,8 @@ impl Map {
         self.edit(&Edit { range, put: None });
     }
 
-    /// Maps `sectors` sectors at `lba` to a chunk of `stored` bytes; the rest reads as zeros.
+    /// Maps `sectors` sectors at `lba` to a plain chunk of `stored` bytes; the rest reads as zeros.
+    #[cfg(any(test, feature = "bench"))]
     pub(crate) fn write(
         &mut self,
         lba: Lba,
@@ -99,31 +100,27 @@ impl Map {
         phys: PhysAddr,
         stored: u16,
         crc: u32,
-        birth: Seq,
-    ) {
-        self.write_part(lba, lba.0..lba.0 + sectors, phys, stored, crc, birth);
-    }
-
-    /// As [`Map::write`], of those of its sectors that are in `part`.
-    pub(crate) fn write_part(
-        &mut self,
-        lba: Lba,
-        part: Range<u64>,
-        phys: PhysAddr,
-        stored: u16,
-        crc: u32,
-        birth: Seq,
+        birth: crate::Seq,
     ) {
         let payload_sectors = usize::from(stored).div_ceil(SECTOR) as u8;
-        let extent = Extent { phys, stored, crc, birth, sectors: payload_sectors, skip: 0 };
+        let extent = Extent { phys, stored, crc, birth, sectors: payload_sectors, ..Extent::default() };
+        self.write_part(lba, lba.0..lba.0 + sectors, extent);
+    }
+
+    /// Maps the sectors in `part` of what was written at `lba`: `extent`, and zeros behind it.
+    pub(crate) fn write_part(&mut self, lba: Lba, part: Range<u64>, extent: Extent) {
         match clip(lba.0, &extent, &part) {
             Some((start, extent)) => self.put(start..part.end, extent),
             None => self.trim(part),
         }
     }
 
-    /// Whether exactly `extent` is mapped at `lba`, whose leaf is in memory.
+    /// Whether exactly `extent` is mapped at `lba`, or, if it is an encoded chunk, some part of it. Their leaf is in
+    /// memory.
     pub(crate) fn holds(&self, lba: Lba, extent: &Extent) -> bool {
+        if extent.is_encoded() {
+            return self.parts(lba, extent).next().is_some();
+        }
         let LeafAt { slot, span, rows } = self.root.leaf_at(lba.0);
         let leaf = slot.resident();
         leaf.touch(lba.0, &span, rows);
@@ -139,8 +136,26 @@ impl Map {
         let is_held =
             matches!(self.extents(part.clone()).next(), Some(Ok(held)) if held == (Lba(start), old));
         assert!(is_held, "relocation of an extent that is not mapped");
+        assert!(!old.is_encoded(), "an encoded chunk is relocated whole");
         let stored = u16::try_from(old.bytes()).expect("an extent is at most a chunk");
         self.put(part, Extent { phys, stored, crc, skip: 0, ..old });
+    }
+
+    /// The parts of the encoded chunk `whole`, at `lba`, that are mapped.
+    pub(crate) fn parts<'a>(
+        &'a self,
+        lba: Lba,
+        whole: &'a Extent,
+    ) -> impl Iterator<Item = (Lba, Extent)> + 'a {
+        let found = self.extents(lba.0..lba.0 + u64::from(whole.sectors)).map_while(Result::ok);
+        found.filter(move |(_, part)| part.is_encoded() && part.phys == whole.phys)
+    }
+
+    /// Points all parts of the encoded chunk `whole`, at `lba`, to a copy of it.
+    pub(crate) fn relocate_encoded(&mut self, lba: Lba, whole: &Extent, phys: PhysAddr) {
+        for (lba, part) in self.parts(lba, whole).collect::<Vec<_>>() {
+            self.put(lba.0..lba.0 + u64::from(part.sectors), Extent { phys, ..part });
+        }
     }
 
     /// All extents in `range`, cut to it, in order, up to the first leaf that must be read.
@@ -340,8 +355,8 @@ impl Map {
     /// fewer there would be (negative when more are split than removed).
     pub(crate) fn freed_by(&self, ranges: &[Range<u64>]) -> Result<(u64, i64), Absent> {
         let (mut bytes, mut extents) = (0, 0);
-        for range in ranges.iter().filter(|range| !range.is_empty()) {
-            let freed = self.root.freed_by(SPACE, self.total, range);
+        for at in (0..ranges.len()).filter(|at| !ranges[*at].is_empty()) {
+            let freed = self.root.freed_by(SPACE, self.total, ranges, at);
             let freed = freed.map_err(|lba| self.root.absent_at(lba, self.total))?;
             bytes += freed.0;
             extents += freed.1;

@@ -23,11 +23,12 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::row::{Row, clip};
 use crate::{
     Seq,
-    addr::{CHUNK_SECTORS, GRAIN, PhysAddr, SegNo},
+    addr::{CHUNK_SECTORS, PhysAddr, SegNo},
     format::{
         COLUMNS, Extent, Flaw, LEAF_BYTES_MAX, LEAF_HEADER_BYTES, LEAF_PADDING, LEAF_ROWS_MAX, Live,
         MapLeafRaw, ROW_BYTES_MAX,
     },
+    mutant::{Rule, is_broken},
 };
 
 /// A leaf with more rows is split.
@@ -47,38 +48,32 @@ const ROW_BYTES: usize = 15;
 
 /// Columns.
 const START: usize = 0;
+const SEGMENT: usize = 2;
+const PLACE: usize = 3;
 const SHAPE: usize = 4;
 
 /// The values of a row, one for each column.
 type Values = [u64; COLUMNS];
 
 fn values((start, extent): &Row) -> Values {
-    let Extent { phys, stored, crc, birth, sectors, skip } = *extent;
-    assert!((1..=CHUNK_SECTORS as u8).contains(&sectors) && u64::from(skip) < CHUNK_SECTORS, "{extent:?}");
-    assert!(usize::from(stored).is_multiple_of(GRAIN), "chunk of {stored} bytes");
-    // The field that varies most is lowest, the one that is mostly 0 highest: whole chunks need no byte for `skip`.
-    let grains = u64::from(stored) / GRAIN as u64;
-    let shape = grains | u64::from(sectors - 1) << 12 | u64::from(skip) << 17;
-    [*start, birth.0, phys.segment.0.into(), phys.grain.into(), shape, crc.into()]
+    let Extent { phys, crc, birth, .. } = *extent;
+    [*start, birth.0, phys.segment.0.into(), phys.grain.into(), extent.shape().into(), crc.into()]
+}
+
+fn try_row(values: Values) -> Option<Row> {
+    let [start, birth, segment, grain, shape, crc] = values;
+    let phys = PhysAddr { segment: SegNo(segment as u32), grain: grain as u32 };
+    let extent = Extent { phys, crc: crc as u32, birth: Seq(birth), ..Extent::default() };
+    Some((start, extent.with_shape(shape as u32)?))
 }
 
 fn row(values: Values) -> Row {
-    let [start, birth, segment, grain, shape, crc] = values;
-    let extent = Extent {
-        phys: PhysAddr { segment: SegNo(segment as u32), grain: grain as u32 },
-        stored: ((shape & 0xfff) * GRAIN as u64) as u16,
-        crc: crc as u32,
-        birth: Seq(birth),
-        sectors: (shape >> 12 & 31) as u8 + 1,
-        skip: (shape >> 17) as u8,
-    };
-    (start, extent)
+    try_row(values).expect("shapes are checked when a leaf is read")
 }
 
-/// Stored bytes of an extent of this shape: [`Extent::bytes`].
-fn shape_bytes(shape: u64) -> u64 {
-    let extent = row([0, 0, 0, 0, shape, 0]).1;
-    extent.bytes() as u64
+/// An extent of this shape.
+fn shaped(shape: u64) -> Extent {
+    Extent::default().with_shape(shape as u32).expect("shapes are checked when a leaf is read")
 }
 
 /// Largest value of `width` bytes.
@@ -192,11 +187,59 @@ impl<'a> Rows<'a> {
     /// The same of a leaf from a device, if all are in the range of their types.
     fn values_in_range(&self, index: usize) -> Option<Values> {
         const LARGEST: Values =
-            [u64::MAX, u64::MAX, u32::MAX as u64, u32::MAX as u64, (1 << 22) - 1, u32::MAX as u64];
+            [u64::MAX, u64::MAX, u32::MAX as u64, u32::MAX as u64, u32::MAX as u64, u32::MAX as u64];
         let values: Values =
             array::from_fn(|column| self.base(column).wrapping_add(self.rest(column, index)));
         let is_sound = |column| self.base(column) <= values[column] && values[column] <= LARGEST[column];
         (0..COLUMNS).fold(true, |all, column| all & is_sound(column)).then_some(values)
+    }
+
+    /// Bytes that the row counts: those of its own sectors; and of an encoded chunk all of the payload with its first
+    /// row, nothing with the others. All of them are in this leaf, which holds whole chunks of the space.
+    pub(super) fn counted(&self, index: usize) -> u64 {
+        let extent = shaped(self.value(SHAPE, index));
+        match extent.is_encoded() {
+            false => extent.bytes() as u64,
+            true if extent.skip > 0 && is_broken(Rule::EncodedCounted) => 0,
+            true if extent.skip == 0 || self.parts_before(index).next().is_none() => extent.stored.into(),
+            true => 0,
+        }
+    }
+
+    /// The rows before `index` that are parts of the same encoded chunk, the last one first.
+    fn parts_before(&self, index: usize) -> impl Iterator<Item = usize> + '_ {
+        let window = self.start(index) / CHUNK_SECTORS;
+        let is_near = move |other: &usize| self.start(*other) / CHUNK_SECTORS == window;
+        (0..index).rev().take_while(is_near).filter(move |other| self.is_same_encoded(*other, index))
+    }
+
+    fn is_same_encoded(&self, one: usize, other: usize) -> bool {
+        [SEGMENT, PLACE].into_iter().all(|column| self.rest(column, one) == self.rest(column, other))
+            && shaped(self.value(SHAPE, one)).is_encoded()
+    }
+
+    /// What unmapping all of `ranges`, which are sorted and do not overlap, frees of the encoded chunk of which the row
+    /// is a part: all of it if no part is left. It counts with the last sector of the last part.
+    pub(super) fn freed_of_encoded(&self, index: usize, ranges: &[Range<u64>], at: usize) -> u64 {
+        let (start, extent) = self.get(index);
+        let (end, window) = (start + u64::from(extent.sectors), start / CHUNK_SECTORS);
+        let is_near = |other: &usize| self.start(*other) / CHUNK_SECTORS == window;
+        let is_last =
+            !(index + 1..self.len()).take_while(is_near).any(|other| self.is_same_encoded(other, index));
+        if !is_last || ranges[at].end < end {
+            return 0;
+        }
+        let is_covered = |row: usize| {
+            let (start, extent) = self.get(row);
+            let end = start + u64::from(extent.sectors);
+            let first = ranges.partition_point(|range| range.end <= start);
+            let reach = |reach: u64, range: &Range<u64>| if range.start <= reach { range.end } else { reach };
+            ranges[first..].iter().take_while(|range| range.start < end).fold(start, reach) >= end
+        };
+        match is_covered(index) && self.parts_before(index).all(is_covered) {
+            true => extent.stored.into(),
+            false => 0,
+        }
     }
 
     /// Values of the rows in `range`.
@@ -306,6 +349,12 @@ impl Leaf {
         self.view().start(index)
     }
 
+    /// The rows, each with the bytes that it counts.
+    pub(super) fn counted_rows(&self) -> impl DoubleEndedIterator<Item = (Row, u64)> + '_ {
+        let rows = self.view();
+        (0..rows.len()).map(move |index| (rows.get(index), rows.counted(index)))
+    }
+
     pub(crate) fn rows(&self) -> impl DoubleEndedIterator<Item = Row> + ExactSizeIterator + '_ {
         let rows = self.view();
         (0..rows.len()).map(move |index| row(rows.values(index)))
@@ -337,9 +386,7 @@ impl Leaf {
     pub(super) fn live_in(&self, range: &Range<u64>, sum: Live) -> Live {
         let rows = self.view();
         let reached = rows.reached(range);
-        // From the one column that has the sizes.
-        let bytes_in = |index| shape_bytes(rows.value(SHAPE, index));
-        let bytes_of = |range: Range<usize>| range.map(bytes_in).sum::<u64>();
+        let bytes_of = |range: Range<usize>| range.map(|index| rows.counted(index)).sum::<u64>();
         let mut live = Live { bytes: 0, extents: reached.len() as u64 };
         if reached.is_empty() {
             return live;
@@ -352,8 +399,14 @@ impl Leaf {
         let (first, last) = (reached.start, reached.end - 1);
         for index in [Some(first), (last > first).then_some(last)].into_iter().flatten() {
             let (start, extent) = rows.get(index);
-            let inside = clip(start, &extent, range).map_or(0, |(_, inside)| inside.bytes());
-            live.bytes -= (extent.bytes() - inside) as u64;
+            live.bytes -= match extent.is_encoded() {
+                true if start >= range.start => 0,
+                true => rows.counted(index),
+                false => {
+                    let inside = clip(start, &extent, range).map_or(0, |(_, inside)| inside.bytes());
+                    (extent.bytes() - inside) as u64
+                }
+            };
         }
         live
     }
@@ -429,7 +482,8 @@ impl Leaf {
     /// Sums over all rows.
     pub(super) fn sum(&self) -> Live {
         let mut sum = Live::default();
-        self.rows().for_each(|(_, extent)| sum.add(&extent));
+        let rows = self.view();
+        (0..rows.len()).for_each(|index| sum.add(rows.counted(index)));
         sum
     }
 
@@ -446,13 +500,20 @@ impl Leaf {
         let (mut sum, mut end) = (Live::default(), span.start);
         for index in 0..rows.len() {
             let values = rows.values_in_range(index).ok_or("map leaf with a value out of range")?;
-            let (start, extent) = row(values);
+            let (start, extent) = try_row(values).ok_or("extent of an unknown encoding")?;
             if start < end {
                 return Err("rows of a map leaf overlap");
             }
             extent.check(start, segments, segment_bytes)?;
+            let whole = extent.whole_encoded(start);
+            if extent.is_encoded()
+                && let Some(part) = rows.parts_before(index).next()
+                && rows.get(part).1.whole_encoded(rows.start(part)) != whole
+            {
+                return Err("parts of an encoded chunk that do not fit each other");
+            }
             end = start + u64::from(extent.sectors);
-            sum.add(&extent);
+            sum.add(rows.counted(index));
         }
         let last = rows.len().checked_sub(1).map(|last| rows.rest(START, last));
         let raw_span = MapLeafRaw::ref_from_prefix(bytes).map(|(raw, _)| raw.span.get()).ok();
@@ -533,16 +594,20 @@ fn check_shape(bytes: &[u8]) -> Result<Rows<'_>, Flaw> {
 
 #[cfg(test)]
 mod tests {
+    use lacuna_codec::Algorithm;
     use proptest::{collection::vec, prelude::*};
 
     use super::*;
+    use crate::addr::GRAIN;
 
     prop_compose! {
         /// Values of any size, so that all widths occur.
         fn extents()(
             birth in 0..=64u32, segment in 0..=32u32, grain in 0..=24u32, bits in any::<u64>(),
             stored in 1..=1024u16, sectors in 1..=32u8, skip in 0..32u8, crc in any::<u32>(),
+            (encoding, chunk_sectors) in (0..3usize, 1..=32u8),
         ) -> Extent {
+            let encoding = Algorithm::ALL[encoding];
             let cut = |width: u32, of: u32| (bits.rotate_left(of) >> 1 >> (63 - width.min(63))) as u32;
             Extent {
                 phys: PhysAddr { segment: SegNo(cut(segment, 7)), grain: cut(grain, 29) },
@@ -551,6 +616,8 @@ mod tests {
                 birth: Seq(bits.checked_shr(birth).unwrap_or(0)),
                 sectors,
                 skip,
+                encoding,
+                chunk_sectors: if encoding == Algorithm::None { 0 } else { chunk_sectors },
             }
         }
     }
@@ -591,7 +658,7 @@ mod tests {
                     crc: number as u32 * 77,
                     birth: Seq(9 + number),
                     sectors: 10,
-                    skip: 0,
+                    ..Extent::default()
                 };
                 (64 + number * 32, extent)
             })
@@ -660,7 +727,7 @@ mod tests {
                     crc: scattered,
                     birth: Seq(u64::from(scattered >> 1)),
                     sectors: 32,
-                    skip: 0,
+                    ..Extent::default()
                 };
                 (u64::from(number) * 32, extent)
             })

@@ -9,8 +9,9 @@
 //! Invariants:
 //! 1. Extents do not overlap, and none crosses a chunk boundary of the space.
 //! 2. Every extent has payload in each of its sectors; zero tails are not in the map.
-//! 3. The counters of each segment, and the totals, are the sums over the extents. Counters that came with a checkpoint
-//!    may be forged: [`Map::miscounted`] then tells, the log stops, and a check finds which ones.
+//! 3. The counters of each segment, and the totals, are the sums over the extents. All of the payload of an encoded chunk
+//!    counts with the first of its parts that are mapped (`leaf::Rows::counted`), none with the others. Counters that
+//!    came with a checkpoint may be forged: [`Map::miscounted`] then tells, the log stops, and a check finds which ones.
 //! 4. A thread that changes a range holds the map's lock from the moment at which it finds nothing [`Map::absent`]
 //!    there until the change.
 //! 5. A leaf that has a place is there byte for byte. `leaf_bytes` of a segment are the sum over

@@ -19,7 +19,7 @@ impl Recount {
 
     /// Counts the rows of the next leaf, which covers `span`.
     pub(crate) fn leaf(&mut self, span: &Range<u64>, live: Live, leaf: &Leaf, mut found: impl FnMut(String)) {
-        for (lba, extent) in leaf.rows() {
+        for ((lba, extent), bytes) in leaf.counted_rows() {
             if lba < self.last_end {
                 found(format!("sector {lba}: extent overlaps the one before it"));
             }
@@ -33,8 +33,8 @@ impl Recount {
             if !span.contains(&lba) || self.last_end > span.end {
                 found(format!("sector {lba}: outside its map leaf, which holds {span:?}"));
             }
-            self.segments[extent.phys.segment.0 as usize].add(&extent);
-            self.total.add(&extent);
+            self.segments[extent.phys.segment.0 as usize].add(bytes);
+            self.total.add(bytes);
         }
         if leaf.sum() != live {
             found(format!("map leaf of sectors {span:?} counts {live:?}, not {:?}", leaf.sum()));

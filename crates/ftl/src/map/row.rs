@@ -22,14 +22,15 @@ pub(super) fn clip(lba: u64, extent: &Extent, range: &Range<u64>) -> Option<(u64
 }
 
 impl Live {
-    pub(crate) fn add(&mut self, extent: &Extent) {
-        self.bytes += extent.bytes() as u64;
+    /// Adds an extent that counts `bytes`.
+    pub(crate) fn add(&mut self, bytes: u64) {
+        self.bytes += bytes;
         self.extents += 1;
     }
 
-    /// What is left without `extent`; nothing if that was not counted.
-    pub(super) fn without(&self, extent: &Extent) -> Option<Live> {
-        let bytes = self.bytes.checked_sub(extent.bytes() as u64)?;
+    /// What is left without an extent that counts `bytes`; nothing if that was not counted.
+    pub(super) fn without(&self, bytes: u64) -> Option<Live> {
+        let bytes = self.bytes.checked_sub(bytes)?;
         let extents = self.extents.checked_sub(1)?;
         ((bytes == 0) == (extents == 0)).then_some(Live { bytes, extents })
     }

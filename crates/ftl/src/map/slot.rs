@@ -145,13 +145,16 @@ impl Tally {
         self.leaf_bytes.resize(segments, 0);
     }
 
-    pub(super) fn add(&mut self, extent: &Extent) {
-        self.segments[extent.phys.segment.0 as usize].add(extent);
+    /// Counts an extent, which counts `bytes`.
+    pub(super) fn add(&mut self, extent: &Extent, bytes: u64) {
+        self.segments[extent.phys.segment.0 as usize].add(bytes);
     }
 
-    pub(super) fn sub(&mut self, extent: &Extent) {
+    /// Uncounts it. Of an encoded chunk all parts are uncounted before any is counted anew, the first one last, so that no
+    /// segment ever has extents and no bytes.
+    pub(super) fn sub(&mut self, extent: &Extent, bytes: u64) {
         let live = &mut self.segments[extent.phys.segment.0 as usize];
-        let left = live.without(extent);
+        let left = live.without(bytes);
         if left.is_none() {
             self.miscounted.get_or_insert(extent.phys.segment);
         }

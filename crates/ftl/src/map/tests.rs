@@ -1,10 +1,13 @@
-use std::{collections::BTreeMap, ops::Range};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
+};
 
 use lacuna_sim::{SeededRng, for_each_seed};
 
 use super::{extents::Snapshot, row::SPACE, *};
 use crate::{
-    Lba, SECTOR, Seq,
+    Algorithm, Lba, SECTOR, Seq,
     addr::{CHUNK_SECTORS, GRAIN, PhysAddr, SegNo},
     format::{Extent, IndexEntry, LeafAddr},
     space::LEAF_WEIGHT,
@@ -54,6 +57,23 @@ fn check_groups(rng: &mut SeededRng, map: &Map, sectors: u64) {
 /// What a sector is mapped to: chunk, sector of the chunk.
 type Model = BTreeMap<u64, (PhysAddr, u64)>;
 
+/// Payload bytes of each encoded chunk that a test wrote.
+type Encoded = BTreeMap<PhysAddr, u16>;
+
+/// What `range` of the model counts: of an encoded chunk all, with the first sector that is left of it.
+fn live_bytes(map: &Map, model: &Model, encoded: &Encoded, range: Range<u64>) -> u64 {
+    let mut bytes = 0;
+    let mut met = BTreeSet::new();
+    for (lba, (phys, _)) in model.range(..range.end) {
+        let Some(stored) = encoded.get(phys) else { continue };
+        if met.insert(*phys) && *lba >= range.start {
+            bytes += u64::from(*stored);
+        }
+    }
+    let plain = all(map, range).into_iter().filter(|(_, extent)| !extent.is_encoded());
+    bytes + plain.map(|(_, extent)| extent.bytes() as u64).sum::<u64>()
+}
+
 fn check(map: &Map, model: &Model) {
     check_map(map);
     let mut sectors = Model::new();
@@ -65,27 +85,58 @@ fn check(map: &Map, model: &Model) {
     assert_eq!(&sectors, model);
 }
 
-fn step(rng: &mut SeededRng, map: &mut Map, model: &mut Model, number: u32) {
+fn step(rng: &mut SeededRng, map: &mut Map, model: &mut Model, encoded: &mut Encoded, number: u32) {
     let lba = rng.below(300);
     let part = rng.below(300)..rng.below(300);
-    let mut live = Live::default();
-    all(map, part.clone()).iter().for_each(|(_, extent)| live.add(extent));
-    assert_eq!(map.live_in(part).unwrap(), live);
+    if !part.is_empty() {
+        let extents = all(map, part.clone()).len() as u64;
+        let live = Live { bytes: live_bytes(map, model, encoded, part.clone()), extents };
+        assert_eq!(map.live_in(part).unwrap(), live);
+    }
     let sectors = 1 + rng.below(CHUNK_SECTORS - lba % CHUNK_SECTORS);
     let before = map.total();
     if rng.below(3) == 0 {
-        let sectors = 1 + rng.below(100);
-        let (bytes, extents) = map.freed_by(std::slice::from_ref(&(lba..lba + sectors))).unwrap();
-        map.trim(lba..lba + sectors);
-        model.retain(|sector, _| !(lba..lba + sectors).contains(sector));
+        // Up to three ranges that free together what each of them alone does not.
+        let mut ranges = Vec::new();
+        let mut end = lba;
+        for _ in 0..1 + rng.below(3) {
+            let start = end + 1 + rng.below(10);
+            let most = if rng.chance(30) { 100 } else { 20 };
+            end = start + 1 + rng.below(most);
+            ranges.push(start..end);
+        }
+        let (bytes, extents) = map.freed_by(&ranges).unwrap();
+        for range in ranges {
+            map.trim(range.clone());
+            model.retain(|sector, _| !range.contains(sector));
+        }
         assert_eq!(map.total().bytes, before.bytes - bytes);
         assert_eq!(map.total().extents as i64, before.extents as i64 - extents);
         return;
     }
     let stored = (1 + rng.below(sectors * (SECTOR / GRAIN) as u64)) * GRAIN as u64;
     let phys = PhysAddr { segment: SegNo(1 + number % 7), grain: number };
-    map.write(Lba(lba), sectors, phys, stored as u16, 0, Seq(u64::from(number)));
+    if sectors > 1 && rng.chance(50) {
+        model.retain(|sector, _| !(lba..lba + sectors).contains(sector));
+        let stored = stored.clamp(sectors * GRAIN as u64, sectors * 512 - 512) as u16;
+        map.write_part(Lba(lba), lba..lba + sectors, encoded_extent(phys, sectors, stored, number.into()));
+        encoded.insert(phys, stored);
+        model.extend((0..sectors).map(|sector| (lba + sector, (phys, sector))));
+        return;
+    }
+    // Now and then an encoded chunk goes to another place.
+    let found = all(map, lba..lba + 1).first().filter(|(_, extent)| extent.is_encoded()).copied();
+    if let Some((lba, extent)) = found
+        && rng.chance(50)
+    {
+        let (lba, whole) = extent.whole_encoded(lba.0);
+        map.relocate_encoded(Lba(lba), &whole, phys);
+        encoded.insert(phys, whole.stored);
+        model.values_mut().filter(|(old, _)| *old == whole.phys).for_each(|(old, _)| *old = phys);
+        return;
+    }
     model.retain(|sector, _| !(lba..lba + sectors).contains(sector));
+    map.write(Lba(lba), sectors, phys, stored as u16, 0, Seq(u64::from(number)));
     for sector in 0..stored.div_ceil(SECTOR as u64) {
         model.insert(lba + sector, (phys, sector));
     }
@@ -95,13 +146,42 @@ fn step(rng: &mut SeededRng, map: &mut Map, model: &mut Model, number: u32) {
 fn agrees_with_a_map_of_sectors() {
     for_each_seed(30, |seed| {
         let mut rng = SeededRng::new(seed);
-        let (mut map, mut model) = (Map::new(8), Model::new());
+        let (mut map, mut model, mut encoded) = (Map::new(8), Model::new(), Encoded::new());
         for number in 0..300 {
-            step(&mut rng, &mut map, &mut model, number);
+            step(&mut rng, &mut map, &mut model, &mut encoded, number);
             check(&map, &model);
+            assert_eq!(map.total().bytes, live_bytes(&map, &model, &encoded, 0..u64::MAX));
             check_groups(&mut rng, &map, 400);
         }
     });
+}
+
+/// An encoded chunk.
+fn encoded_extent(phys: PhysAddr, sectors: u64, stored: u16, birth: u64) -> Extent {
+    let (sectors, encoding) = (sectors as u8, Algorithm::Lz4);
+    Extent { phys, stored, crc: 0, birth: Seq(birth), sectors, skip: 0, encoding, chunk_sectors: sectors }
+}
+
+#[test]
+fn an_encoded_chunk_counts_until_its_last_part_goes() {
+    let mut map = Map::new(4);
+    let place = PhysAddr { segment: SegNo(1), grain: 100 };
+    map.write_part(Lba(64), 64..96, encoded_extent(place, 32, 5008, 1));
+    let live = |map: &Map| map.live(SegNo(1));
+    assert_eq!(live(&map), Live { bytes: 5008, extents: 1 });
+    map.trim(70..80);
+    assert_eq!(map.freed_by(std::slice::from_ref(&(64..70))).unwrap(), (0, 1));
+    assert_eq!(map.freed_by(&[64..70, 80..95]).unwrap(), (0, 1));
+    assert_eq!(map.freed_by(&[64..70, 80..96]).unwrap(), (5008, 2));
+    assert_eq!(map.freed_by(&[64..70, 80..90, 90..96]).unwrap(), (5008, 1));
+    map.trim(64..70);
+    assert_eq!(live(&map), Live { bytes: 5008, extents: 1 });
+    assert_eq!((map.live_in(64..81).unwrap().bytes, map.live_in(81..96).unwrap().bytes), (5008, 0));
+    map.write_part(Lba(80), 80..95, encoded_extent(PhysAddr { segment: SegNo(2), ..place }, 15, 512, 2));
+    assert_eq!(live(&map), Live { bytes: 5008, extents: 1 });
+    map.trim(0..u64::MAX);
+    assert_eq!(map.total(), Live::default());
+    check_map(&map);
 }
 
 /// A copy of everything that a snapshot contains.
@@ -200,7 +280,7 @@ fn relocation_in_parts_keeps_the_bytes() {
         crc,
         birth: Seq(1),
         sectors,
-        skip: 0,
+        ..Extent::default()
     };
     let parts = [(Lba(0), part(places[0], 20, 2)), (Lba(20), part(places[1], 12, 3))];
     assert_eq!(all(&map, 0..100), parts);

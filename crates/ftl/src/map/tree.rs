@@ -275,15 +275,17 @@ impl Node {
         level.pop().expect("a tree has a leaf").2
     }
 
-    /// What unmapping `range` would free: bytes, and how many extents fewer there would be. `span`
-    /// is the node's, `sum` that of its rows. Meets an evicted leaf only at an end of `range`, and
-    /// then returns a sector of its span.
+    /// What unmapping the range `at` of `ranges`, all of which are to be unmapped, would free: bytes, and how many
+    /// extents fewer there would be. `span` is the node's, `sum` that of its rows. Meets an evicted leaf only at an end
+    /// of the range, and then returns a sector of its span.
     pub(super) fn freed_by(
         &self,
         span: Range<u64>,
         sum: Live,
-        range: &Range<u64>,
+        ranges: &[Range<u64>],
+        at: usize,
     ) -> Result<(u64, i64), u64> {
+        let range = &ranges[at];
         if range.start <= span.start && span.end <= range.end {
             return Ok((sum.bytes, sum.extents as i64));
         }
@@ -292,17 +294,21 @@ impl Node {
             Node::Inner(inner) => {
                 for index in inner.children_in(range) {
                     let span = inner.span(index, &span);
-                    let freed = inner.children[index].freed_by(span, inner.sums[index], range)?;
+                    let freed = inner.children[index].freed_by(span, inner.sums[index], ranges, at)?;
                     bytes += freed.0;
                     extents += freed.1;
                 }
             }
             Node::Leaf(slot) => {
                 let rows = slot.look().ok_or(span.start)?.view();
-                for (start, extent) in rows.reached(range).map(|index| rows.get(index)) {
+                for index in rows.reached(range) {
+                    let (start, extent) = rows.get(index);
                     let (_, inside) = clip(start, &extent, range).expect("rows in the range");
                     let end = start + u64::from(extent.sectors);
-                    bytes += inside.bytes() as u64;
+                    bytes += match extent.is_encoded() {
+                        true => rows.freed_of_encoded(index, ranges, at),
+                        false => inside.bytes() as u64,
+                    };
                     extents += 1 - i64::from(start < range.start) - i64::from(end > range.end);
                 }
             }
@@ -364,7 +370,8 @@ impl Node {
     fn forget(&self, tally: &mut Tally) {
         match self {
             Node::Leaf(slot) => {
-                slot.resident().rows().for_each(|(_, extent)| tally.sub(&extent));
+                let rows = slot.resident().counted_rows().rev();
+                rows.for_each(|((_, extent), bytes)| tally.sub(&extent, bytes));
                 tally.leave(slot);
             }
             Node::Inner(inner) => inner.children.iter().for_each(|child| child.forget(tally)),
@@ -427,25 +434,41 @@ fn edit_leaf(slot: &mut Slot, edit: &Edit, tally: &mut Tally) -> Change {
     let Edit { range, put } = edit;
     let old = slot.resident().view();
     let reached = old.reached(range);
-    let mut change = Change::default();
-    let (mut left, mut right) = (None, None);
+    let (mut left, mut right, mut is_encoded) = (None, None, put.is_some_and(|(_, put)| put.is_encoded()));
     for index in reached.clone() {
         let (start, extent) = old.get(index);
-        tally.sub(&extent);
-        change.removed.add(&extent);
+        is_encoded |= extent.is_encoded();
         left = left.or(clip(start, &extent, &(0..range.start)));
         right = right.or(clip(start, &extent, &(range.end..u64::MAX)));
     }
     let mut rows = [Row::default(); 3];
     let mut len = 0;
     for row in [left, *put, right].into_iter().flatten() {
-        tally.add(&row.1);
-        change.added.add(&row.1);
         rows[len] = row;
         len += 1;
     }
+    // The rows that count something else afterwards. Other parts of encoded chunks lie in the same chunks of the space.
+    let counted = match is_encoded {
+        true => {
+            let end = range.end.checked_next_multiple_of(CHUNK_SECTORS).unwrap_or(u64::MAX);
+            old.reached(&(range.start - range.start % CHUNK_SECTORS..end))
+        }
+        false => reached.clone(),
+    };
+    let mut change = Change::default();
+    for index in counted.clone().rev() {
+        let bytes = old.counted(index);
+        tally.sub(&old.get(index).1, bytes);
+        change.removed.add(bytes);
+    }
     if !reached.is_empty() || len > 0 {
-        slot.change(tally, |leaf| leaf.splice(reached, &rows[..len]));
+        slot.change(tally, |leaf| leaf.splice(reached.clone(), &rows[..len]));
+    }
+    let new = slot.resident().view();
+    for index in counted.start..counted.end + len - reached.len() {
+        let bytes = new.counted(index);
+        tally.add(&new.get(index).1, bytes);
+        change.added.add(bytes);
     }
     change
 }

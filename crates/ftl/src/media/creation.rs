@@ -52,6 +52,7 @@ pub(crate) fn format(device: &dyn BlockDevice, options: &FormatOptions) -> Resul
         copy_segment: Some(copy_segment(capacity_bytes, segment_bytes)),
         is_encrypted: options.key.is_some(),
         log: None,
+        has_encodings: false,
     };
     let space = space(device, &superblock);
     if capacity_bytes / u64::from(segment_bytes) < SEGMENTS_MIN || space.limits(0).is_none() {

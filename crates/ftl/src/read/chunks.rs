@@ -80,10 +80,12 @@ impl Reader {
         if crc32c(chunk) == extent.crc || is_broken(Rule::ReadVerifies) {
             return Ok(());
         }
-        Err(Error::Corrupt {
-            what: format!("{}, chunk written by batch {}", self.volume.device().name(), extent.birth.0),
-            at: self.volume.offset(extent.phys.segment, extent.phys.offset()),
-            reason: "checksum does not match".into(),
-        })
+        Err(self.corrupt(extent, "checksum does not match"))
+    }
+
+    /// The error for a chunk that is not what was written.
+    pub(super) fn corrupt(&self, extent: &Extent, reason: &str) -> Error {
+        let at = self.volume.offset(extent.phys.segment, extent.phys.offset());
+        self.volume.corrupt(&format!("chunk written by batch {}", extent.birth.0), at, reason)
     }
 }

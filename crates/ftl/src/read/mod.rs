@@ -9,6 +9,7 @@
 //! never sees unverified bytes.
 
 mod chunks;
+mod decoded;
 mod found;
 mod pinned;
 mod reader;

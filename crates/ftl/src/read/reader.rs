@@ -4,16 +4,18 @@ use std::{ops::Range, sync::Arc};
 
 use lacuna_device::AlignedBuf;
 
+use super::decoded::Decoded;
 use super::found::{Lost, Mapped, Remains};
 use super::pinned::Pinned;
 use super::runs::runs;
 use super::stored::Stored;
 use crate::{
     Error, Lba, Result, SECTOR,
+    encoding::Undecodable,
     format::Extent,
     log::Journal,
     map::SharedMap,
-    media::Volume,
+    media::{Volume, cipher::Cipher},
     mutant::{Rule, is_broken},
     paging::{Base, PagedMap, leaves_ahead},
 };
@@ -95,7 +97,7 @@ impl Reader {
             let follows = at.0 == lba.0 + (bytes / SECTOR) as u64
                 && extent.phys.segment == segment
                 && extent.phys.offset() == offset + bytes
-                && extent.is_whole_chunk();
+                && extent.is_whole_plain_chunk();
             bytes += usize::from(extent.stored);
             follows
         });
@@ -150,14 +152,14 @@ impl Reader {
         gap: usize,
         mut take: impl FnMut(&(Lba, Extent), Result<Stored<'_>>),
     ) {
-        let mut rest = extents;
+        let (mut rest, mut decoded) = (extents, Decoded::default());
         while !rest.is_empty() {
             let runs = runs(&mut rest, gap);
             let Ok(read) = self.read_runs(&runs) else {
                 for found in runs.iter().flat_map(|run| run.extents) {
                     let (_, Extent { phys, stored, .. }) = found;
                     match self.read_bytes(phys.segment, phys.offset(), usize::from(*stored)) {
-                        Ok(chunk) => take(found, self.part_of(found, &chunk)),
+                        Ok(chunk) => take(found, self.part_of(found, &chunk, &mut decoded)),
                         Err(error) => take(found, Err(error)),
                     }
                 }
@@ -167,17 +169,36 @@ impl Reader {
                 for found in run.extents {
                     let (_, extent) = found;
                     let chunk = &chunks[extent.phys.offset() - run.offset..][..usize::from(extent.stored)];
-                    take(found, self.part_of(found, chunk));
+                    take(found, self.part_of(found, chunk, &mut decoded));
                 }
             }
         }
     }
 
-    /// The part of `chunk`, as read, that belongs to `extent`, if the chunk is what was written.
-    fn part_of<'a>(&'a self, (lba, extent): &(Lba, Extent), chunk: &'a [u8]) -> Result<Stored<'a>> {
+    /// The part of `chunk`, as read, that belongs to an extent, if the chunk is what was written.
+    fn part_of<'a>(
+        &'a self,
+        found: &(Lba, Extent),
+        chunk: &'a [u8],
+        decoded: &'a mut Decoded,
+    ) -> Result<Stored<'a>> {
+        let ((lba, extent), cipher) = (found, self.volume.cipher());
         self.verify(extent, chunk)?;
-        let part = &chunk[usize::from(extent.skip) * SECTOR..][..extent.bytes()];
-        Ok(Stored::new(*lba, part, self.volume.cipher()))
+        match (extent.is_encoded(), cipher) {
+            (false, _) => {
+                let part = &chunk[usize::from(extent.skip) * SECTOR..][..extent.bytes()];
+                Ok(Stored::new(*lba, part, cipher))
+            }
+            // Nobody looks at data without a key.
+            (true, Cipher::Locked) => Ok(Stored::new(*lba, chunk, cipher)),
+            (true, Cipher::None | Cipher::Sectors(_)) => match decoded.part(found, chunk, cipher) {
+                Ok(data) => Ok(Stored::new(*lba, data, &Cipher::None)),
+                Err(Undecodable::NotBuiltIn(algorithm)) => {
+                    Err(Error::NotBuiltIn { device: self.volume.name(), algorithm })
+                }
+                Err(Undecodable::Flaw(flaw)) => Err(self.corrupt(extent, flaw)),
+            },
+        }
     }
 
     /// See [`crate::Ftl::read_sectors`].

@@ -468,7 +468,7 @@ fn is_whole(parts: &[FoundRecord]) -> bool {
 fn apply(map: &mut Map, entry: &Entry, part: Range<u64>, seq: Seq) {
     match entry.kind {
         EntryKind::Trim => map.trim(part),
-        EntryKind::Write => map.write_part(entry.lba, part, entry.phys, entry.stored, entry.crc, seq),
+        EntryKind::Write => map.write_part(entry.lba, part, entry.extent(seq)),
         EntryKind::Relocate => unreachable!("a batch record has no relocations"),
     }
 }
@@ -483,16 +483,15 @@ fn relocate(map: &mut Map, entry: &Entry, part: Range<u64>) {
     let pieces = map.extents(part).map(|found| found.expect("all leaves of the range are in memory"));
     let pieces: Vec<_> = pieces.filter(|(_, piece)| holds_bytes_of(entry, piece)).collect();
     for (lba, piece) in pieces {
-        let Entry { phys, stored, crc, .. } = *entry;
-        let skip = (lba.0 - entry.lba.0) as u8;
-        map.put(lba.0..lba.0 + u64::from(piece.sectors), Extent { phys, stored, crc, skip, ..piece });
+        let (skip, sectors) = ((lba.0 - entry.lba.0) as u8, piece.sectors);
+        map.put(lba.0..lba.0 + u64::from(sectors), Extent { sectors, skip, ..entry.extent(piece.birth) });
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Lba, addr::PhysAddr};
+    use crate::{Algorithm, Lba, addr::PhysAddr};
 
     const OLD: PhysAddr = PhysAddr { segment: SegNo(1), grain: 100 };
     const NEW: PhysAddr = PhysAddr { segment: SegNo(2), grain: 200 };
@@ -507,6 +506,7 @@ mod tests {
             phys: NEW,
             stored,
             crc: 2,
+            encoding: Algorithm::None,
         }
     }
 
@@ -534,6 +534,25 @@ mod tests {
         assert_eq!(shape(&map), [(0, 32, 2, 0)]);
         let (_, extent) = map.extents(0..1).next().unwrap().unwrap();
         assert_eq!((extent.phys, extent.crc, extent.birth), (NEW, 2, Seq(5)));
+    }
+
+    /// The parts of an encoded chunk that are left go to the copy, and so do those that the cut brought back.
+    #[test]
+    fn an_encoded_chunk_goes_to_its_copy_in_parts() {
+        let mut map = Map::new(4);
+        let encoded = Entry { stored: 4096, encoding: Algorithm::Zstd, ..moved(0, 32, 5) };
+        map.write_part(Lba(0), 0..32, Extent { phys: OLD, ..encoded.extent(Seq(5)) });
+        map.trim(8..12);
+        map.write(Lba(16), 4, PhysAddr { segment: SegNo(3), grain: 9 }, 2048, 3, Seq(7));
+        move_whole(&mut map, encoded);
+        assert_eq!(shape(&map), [(0, 8, 2, 0), (12, 4, 2, 12), (16, 4, 3, 0), (20, 12, 2, 20)]);
+        let parts = map.extents(0..32).map(Result::unwrap).filter(|(_, part)| part.is_encoded());
+        assert!(
+            parts
+                .into_iter()
+                .all(|(_, part)| (part.phys, part.chunk_sectors, part.stored) == (NEW, 32, 4096))
+        );
+        assert_eq!((map.live(SegNo(1)).bytes, map.live(SegNo(2)).bytes), (0, 4096));
     }
 
     #[test]

@@ -173,7 +173,8 @@ impl Ftl {
         Ok(self.mapped(lba..Lba(lba.0.saturating_add(1)))?.is_some())
     }
 
-    /// Stored bytes of `range`, at a cost that does not depend on its length.
+    /// Stored bytes of `range`, at a cost that does not depend on its length. All of an encoded chunk counts where its
+    /// first mapped sector is.
     ///
     /// # Errors
     /// As [`Ftl::mapped`].

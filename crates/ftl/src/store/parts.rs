@@ -51,7 +51,8 @@ impl Store {
             collector.clone(),
             options.background,
         ));
-        let writer = Writer::new(base.clone(), maintenance.clone(), options.elide_zero_tails);
+        let writer =
+            Writer::new(base.clone(), maintenance.clone(), checkpointer.clone(), options.elide_zero_tails);
         let verifier = Verifier::new(base.clone(), reader.clone(), reuse.clone(), checkpointer.clone());
         Ok(Store {
             base,

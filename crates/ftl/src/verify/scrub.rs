@@ -74,7 +74,7 @@ impl Verifier {
                 let noted = match swept {
                     Swept::Extent((lba, extent), verified) => {
                         let sectors = *lba..Lba(lba.0 + u64::from(extent.sectors));
-                        scrub.note(Some(sectors), verified.map(|_| extent.bytes() as u64))
+                        scrub.note(Some(sectors), verified.map(|_| extent.stored_share() as u64))
                     }
                     Swept::Unknown(leaf, _) if lost.contains(&leaf.start) => Ok(()),
                     // It was evicted meanwhile, and cannot be read back.

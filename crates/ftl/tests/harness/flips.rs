@@ -7,7 +7,7 @@ use lacuna_ftl::{CheckDepth, Ftl, Options, Stream, Work};
 use lacuna_sim::{SeededRng, SimDevice};
 
 use super::{
-    SEGMENT_BYTES, changes, format,
+    SEGMENT_BYTES, changes, encode, format,
     history::{History, Salvages, assert_names_the_place, first_wrong, has_errors, read_all},
     open, ops,
 };
@@ -121,6 +121,8 @@ fn worked(seed: u64, block_bytes: u32) -> (Arc<SimDevice>, Ftl, History, SeededR
 
 fn accept(ftl: &Ftl, history: &mut History, rng: &mut SeededRng) {
     let batch = changes(rng, SECTORS);
+    // Every other batch; seeds stay what they were.
+    let batch = if history.batches() % 2 == 0 { encode(batch) } else { batch };
     let stream = if rng.chance(80) { Stream::Data } else { Stream::Log };
     ftl.write_batch(&ops(&batch), stream).expect("batch");
     history.accepted(batch);

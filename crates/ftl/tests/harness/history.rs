@@ -25,6 +25,11 @@ impl History {
         History { model: Model::new(sectors), batches: Vec::new(), flushes: Vec::new() }
     }
 
+    /// Number of batches.
+    pub(crate) fn batches(&self) -> usize {
+        self.batches.len()
+    }
+
     pub(crate) fn accepted(&mut self, batch: Vec<Change>) {
         self.model.apply(&batch);
         self.batches.push(batch);

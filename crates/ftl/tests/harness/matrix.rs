@@ -11,7 +11,7 @@ use lacuna_ftl::{
 use lacuna_sim::{SeededRng, SimDevice};
 
 use super::{
-    Change, Model, SEGMENT_BYTES, assert_sound, changes,
+    Change, Model, SEGMENT_BYTES, assert_sound, changes, encode,
     log_device::TestLog,
     ops,
     watch::{Phase, Tally, Watch},
@@ -60,6 +60,8 @@ pub(crate) struct Run {
     /// Memory for summaries of sealed segments: for none, some or all.
     summary_memory: u64,
     footprint: Footprint,
+    /// Whether writes are encoded: those of a third of the stores with batches of all sizes.
+    encodes: bool,
     /// Half of the stores are encrypted.
     key: Key,
     /// The log device, if the store has one; see [`super::log_device`].
@@ -106,6 +108,7 @@ impl Run {
             moves: seed % 4 == 1,
             summary_memory: [0, 1 << 10, 8 << 20][(seed / 9 % 3) as usize],
             footprint: Footprint::Live { percent: [133, 200][(seed / 2 % 2) as usize], plus_bytes: 0 },
+            encodes: load == Load::Mixed && (seed / 2).is_multiple_of(3),
             key,
             log,
             logged: 0,
@@ -134,6 +137,7 @@ impl Run {
             moves: self.moves,
             summary_memory: self.summary_memory,
             footprint: self.footprint,
+            encodes: self.encodes,
             key: self.key.clone(),
         }
     }
@@ -207,6 +211,7 @@ impl Run {
     fn batch(&mut self, ftl: &Ftl) -> Result<(), Error> {
         let stream = if self.rng.chance(30) { Stream::Log } else { Stream::Data };
         let batch = self.next_batch();
+        let batch = if self.encodes { encode(batch) } else { batch };
         self.since.push(batch.clone());
         match ftl.write_batch(&ops(&batch), stream) {
             Ok(seq) => {

@@ -11,7 +11,6 @@ use std::{
     sync::{Arc, atomic::Ordering::SeqCst},
 };
 
-use lacuna_device::SECTOR;
 use lacuna_ftl::{Lba, Op, Seq, Spare, Stream};
 
 use super::{
@@ -91,7 +90,7 @@ impl Inodes {
                 admitted.into_iter().for_each(Admitted::post);
                 Attempt::Done(seq)
             }
-            None => Attempt::Absent(ops.iter().map(range_of).collect()),
+            None => Attempt::Absent(ops.iter().map(Op::range).collect()),
         })
     }
 
@@ -162,13 +161,5 @@ impl Inodes {
         }
         under_way.into_iter().for_each(|change| change.end(seq));
         Ok(Attempt::Done(()))
-    }
-}
-
-/// The sectors that a change affects.
-pub(super) fn range_of(op: &Op<'_>) -> Range<Lba> {
-    match *op {
-        Op::Write { lba, data } => lba..Lba(lba.0 + (data.len() / SECTOR) as u64),
-        Op::Trim { lba, sectors } => lba..Lba(lba.0 + sectors),
     }
 }

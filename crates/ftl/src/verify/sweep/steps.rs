@@ -32,23 +32,21 @@ struct Planned {
     phys: PhysAddr,
     lba: u64,
     crc: u32,
-    stored: u16,
-    sectors: u8,
-    skip: u8,
+    shape: u32,
 }
 
 const _: () = assert!(size_of::<Planned>() == 24);
 
 impl Planned {
     fn new((lba, extent): &(Lba, Extent)) -> Planned {
-        let Extent { phys, stored, crc, sectors, skip, .. } = *extent;
-        Planned { phys, lba: lba.0, crc, stored, sectors, skip }
+        Planned { phys: extent.phys, lba: lba.0, crc: extent.crc, shape: extent.shape() }
     }
 
     /// As it was planned, but for its birth.
     fn extent(&self) -> (Lba, Extent) {
-        let Planned { phys, lba, crc, stored, sectors, skip } = *self;
-        (Lba(lba), Extent { phys, stored, crc, birth: Seq(0), sectors, skip })
+        let Planned { phys, lba, crc, shape } = *self;
+        let extent = Extent { phys, crc, birth: Seq(0), ..Extent::default() };
+        (Lba(lba), extent.with_shape(shape).expect("the shape of an extent"))
     }
 }
 
@@ -201,7 +199,7 @@ impl<'a> Sweep<'a> {
     fn read_piece(&mut self, found: &mut impl FnMut(Swept<'_>)) -> Result<()> {
         let (mut bytes, piece_bytes) = (0, self.piece_bytes);
         let fits = |planned: &&Planned| {
-            bytes += usize::from(planned.stored);
+            bytes += usize::from(planned.extent().1.stored);
             bytes <= piece_bytes
         };
         let piece = &self.plan[self.read..];

@@ -135,7 +135,7 @@ mod tests {
 
     fn extent(lba: u64, segment: u64) -> (Lba, Extent) {
         let phys = PhysAddr { segment: SegNo(segment as u32), grain: 9 };
-        (Lba(lba), Extent { phys, stored: 512, crc: 0, birth: Seq(1), sectors: 1, skip: 0 })
+        (Lba(lba), Extent { phys, stored: 512, birth: Seq(1), sectors: 1, ..Extent::default() })
     }
 
     /// Blocks of ten extents, `segment` of each, in segments that hold ten each.

@@ -8,7 +8,7 @@ use super::{Admitted, Usage};
 use crate::{
     error::Result,
     format::{Ino, Privilege, XATTR_SECTORS},
-    inodes::{Attempt, Inodes, commit::range_of},
+    inodes::{Attempt, Inodes},
 };
 
 /// The owners of an inode before and after a batch: none before the batch that makes it, and after that which frees it.
@@ -75,7 +75,7 @@ impl Inodes {
     ) -> Result<Vec<Charge>, Vec<Range<Lba>>> {
         let mut by_ino = BTreeMap::<Ino, Vec<Op<'_>>>::new();
         for op in ops {
-            let (region, sector) = Ino::of(range_of(op).start);
+            let (region, sector) = Ino::of(op.range().start);
             let (number, counts) = match region {
                 Ino::TABLE => (sector, false),
                 Ino::XATTRS => (sector / XATTR_SECTORS, true),
@@ -98,7 +98,7 @@ impl Inodes {
                     charges.push(Charge { ino, from, to, effect, rest_bytes });
                 }
                 (_, whole) => {
-                    absent.extend(ops.iter().flat_map(|op| ends(&range_of(op))));
+                    absent.extend(ops.iter().flat_map(|op| ends(&op.range())));
                     absent.extend(whole.err().into_iter().flatten());
                 }
             }
