@@ -110,7 +110,7 @@ fn what_does_not_unpack_is_an_error_with_its_place() {
         (PACKED, lz4_literals(&[1; 14]), "packed leaf without a header"),
         (PACKED, vec![0xF0], "does not decompress"),
         (0, lz4_literals(&[1; 14]), "does not decompress"),
-        (4, lz4_literals(&[1; 14]), "flags 0x04"),
+        (8, lz4_literals(&[1; 14]), "flags 0x08"),
     ] {
         put(flags, &stored);
         let error = open(&vfs).check().expect_err(want);

@@ -337,13 +337,16 @@ fn forged(codec: Codec, forge: impl FnOnce(&mut [u8])) -> Arc<dyn BlockDevice> {
     device
 }
 
+/// Changes a payload.
+type Forge<'a> = &'a dyn Fn(&mut [u8]);
+
 #[test]
 fn a_forged_stream_is_an_error_with_its_place() {
     for codec in [LZ4, ZSTD] {
         let shorter = payload_of(&[3; 16 * SECTOR], codec);
         let ftl = open(&forged(codec, |_| {}));
         assert!(read(&ftl, 64, CHUNK) == chunk(&mut SeededRng::new(8)));
-        let bombs: [&dyn Fn(&mut [u8]); 4] = [
+        let bombs: [Forge<'_>; 4] = [
             &|payload| payload[..2].fill(0xff),
             &|payload| payload[2..40].fill(0xff),
             &|payload| payload.fill(0),

@@ -170,12 +170,12 @@ fn encoded_store_of_today() -> (Arc<dyn BlockDevice>, Model) {
         let data = (0..PAGE as usize * 512)
             .map(|at| (at / 400 * (1 + value as usize % 200)) as u8 | 1)
             .collect::<Vec<_>>();
-        let algorithm = if value % 2 == 0 { Algorithm::Lz4 } else { Algorithm::Zstd };
+        let algorithm = if value.is_multiple_of(2) { Algorithm::Lz4 } else { Algorithm::Zstd };
         Change::Encoded(Encoded::new(Lba(page * PAGE), data, Codec { algorithm, level: 0 }))
     };
     for page in 0..COLD {
         write(&[encoded(HOT + page, page)]);
-        if page % 3 == 0 {
+        if page.is_multiple_of(3) {
             let lba = (HOT + page) * PAGE;
             write(&[Change::Trim(lba + 20, 3), Change::Write(lba, data(5, page + 7))]);
         }

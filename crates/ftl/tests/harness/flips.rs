@@ -122,7 +122,7 @@ fn worked(seed: u64, block_bytes: u32) -> (Arc<SimDevice>, Ftl, History, SeededR
 fn accept(ftl: &Ftl, history: &mut History, rng: &mut SeededRng) {
     let batch = changes(rng, SECTORS);
     // Every other batch; seeds stay what they were.
-    let batch = if history.batches() % 2 == 0 { encode(batch) } else { batch };
+    let batch = if history.batches().is_multiple_of(2) { encode(batch) } else { batch };
     let stream = if rng.chance(80) { Stream::Data } else { Stream::Log };
     ftl.write_batch(&ops(&batch), stream).expect("batch");
     history.accepted(batch);
