@@ -55,7 +55,7 @@ fn work(ftl: &Ftl, thread: u64, seed: u64) -> Vec<u8> {
 #[test]
 fn threads_see_their_own_writes_while_segments_are_collected() {
     for_each_seed(6, |seed| {
-        let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(9 << 19));
+        let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(10 << 19));
         let options = FormatOptions { segment_bytes: Some(SEGMENT_BYTES), ..FormatOptions::default() };
         Ftl::format(device.clone(), &options).unwrap();
         let map_memory = (seed % 3 > 0).then_some(seed % 3 * 2000);
