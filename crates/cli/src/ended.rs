@@ -93,7 +93,7 @@ mod tests {
         }
         end(&ended);
         assert_eq!(ended.state().waiting, 0, "told before the process ends");
-        asked.join().expect("is told")
+        asked.join().expect("its thread ended well")
     }
 
     #[test]

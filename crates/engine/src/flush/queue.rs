@@ -2,9 +2,10 @@
 
 use std::{collections::VecDeque, mem, sync::Arc};
 
-use super::{Flusher, Rewrite, rest::RestJob, stats::Cause, write::Writer};
+use super::{Flusher, Rewrite, stats::Cause, write::Writer};
 use crate::{
     pool::Frame,
+    space::Space,
     sync::mpsc,
     types::{Lsn, Result},
 };
@@ -52,6 +53,14 @@ pub(crate) struct Due {
     pub(super) frames: Vec<Arc<Frame>>,
     pub(super) before: Lsn,
     pub(super) cause: Cause,
+}
+
+/// Pages of an adaptive table that rest. The consumer pins the table.
+pub(crate) struct RestJob {
+    pub(super) space: Arc<Space>,
+    pub(super) pages: Vec<u64>,
+    /// Every page rests.
+    pub(super) is_quiet: bool,
 }
 
 /// A unit of a consumer's work.

@@ -9,7 +9,7 @@
 //! 2. Consumers spend a share of one processor's time for it, less while others change pages ([`BUSY_SHARE`]) than while
 //!    none does ([`QUIET_SHARE`]). A page that cannot have its time now rests later.
 //! 3. While nobody changes a page for [`QUIET_ROUNDS`], every page rests that is not dirty: the log does not grow.
-//! 4. A page that cannot be read is left alone: whoever needs it is told.
+//! 4. A page that cannot be read is left alone: whoever needs it gets the error.
 
 use std::{
     sync::Arc,
@@ -19,10 +19,18 @@ use std::{
 use lacuna_device::AlignedBuf;
 use lacuna_page::{Algorithm, HEADER_BYTES, image_form, read_meta};
 
-use super::{Due, Flusher, JOB_PAGES, queue::Work, stats::Cause, write::Writer};
+use super::{
+    Due, Flusher, JOB_PAGES,
+    queue::{RestJob, Work},
+    stats::Cause,
+    write::Writer,
+};
 use crate::{
     mutant::{Rule, is_broken},
-    space::{Space, rest::Rest},
+    space::{
+        Space,
+        rest::{PAGES_MAX, Rest},
+    },
     sync::Mutex,
     types::{Error, Lsn, PageNo, Result, TableId},
 };
@@ -38,14 +46,6 @@ const QUIET_ROUNDS: u32 = 50;
 const DISTANCE_SHARE: u64 = 4;
 /// Notes looked at in a round, at most.
 const ROUND_NOTES: u64 = 4096;
-
-/// Pages of a table that rest. The consumer pins the table.
-pub(crate) struct RestJob {
-    space: Arc<Space>,
-    pages: Vec<u64>,
-    /// Every page rests.
-    is_quiet: bool,
-}
 
 /// Where the producer is.
 pub(super) struct Rests(Mutex<State>);
@@ -111,7 +111,7 @@ impl Flusher {
         if space.id() != state.table {
             (state.table, state.page) = (space.id(), 0);
         }
-        let end = space.pages_in_file();
+        let end = space.pages_in_file().min(PAGES_MAX);
         let mut pages = Vec::new();
         let last = end.min(state.page + ROUND_NOTES);
         while state.page < last && pages.len() < JOB_PAGES {

@@ -5,12 +5,17 @@
 //! is written again. Each time that it is written after it rested, the distance doubles, up to [`PATIENCE_MAX`] times: so
 //! a page that is written now and then costs few writes more than without.
 //!
-//! The notes are lost with the process. Of a page without a note the image on the device says how it is encoded.
+//! The notes are lost with the process. Of a page without a note the image on the device says how it is encoded. A table
+//! has at most [`PAGES_MAX`] of them, so a file that only claims to be long takes no more memory; pages behind stay as a
+//! flush writes them.
 
 use crate::sync::{
     RwLock,
     atomic::{AtomicU32, Ordering},
 };
+
+/// Pages of a table that have notes, from its start on: 128 MiB of memory, for 512 GiB in pages of 16 KiB.
+pub(crate) const PAGES_MAX: u64 = 1 << 25;
 
 /// Bytes of log to a unit of the notes.
 const UNIT: u64 = 64 << 10;
@@ -46,7 +51,7 @@ fn patience(note: u32) -> u32 {
 
 impl RestNotes {
     fn change(&self, page: u64, change: impl Fn(u32) -> u32) {
-        let Ok(at) = usize::try_from(page) else { return };
+        let Some(at) = usize::try_from(page).ok().filter(|_| page < PAGES_MAX) else { return };
         let notes = self.0.read();
         if let Some(note) = notes.get(at) {
             note.store(change(note.load(Ordering::Relaxed)), Ordering::Relaxed);
@@ -112,6 +117,10 @@ mod tests {
             assert_eq!(notes.of(7, end + (distance << 3), DISTANCE), Rest::Awake);
         }
         assert_eq!(notes.of(8, end, DISTANCE), Rest::Unknown);
+        // A page that is too far behind takes no memory.
+        notes.note_written(PAGES_MAX, end);
+        assert_eq!(notes.of(PAGES_MAX, end, 0), Rest::Unknown);
+        assert!(notes.0.read().len() < 2048);
         // What did not rest does not become more patient.
         notes.note_written(9, 0);
         notes.note_written(9, 0);
