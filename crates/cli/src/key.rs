@@ -3,7 +3,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
 use lacuna_device::{RawDevice, RawOptions};
-use lacuna_engine::{KeyChange as TablesKeyChange, KeySlot, Store};
+use lacuna_engine::{KeySlot, Store};
 use lacuna_ftl::{Ftl, KeyChange};
 use lacuna_nvmfs::Error;
 use serde_json::json;
@@ -109,7 +109,7 @@ fn run_on_tables(command: &Change) -> Result<()> {
     | Change::Rotate { store, .. }) = command;
     let opened = keys::open_vfs(store, &log_device::vfs_options())?;
     let vfs = opened.vfs();
-    let change = |change: &TablesKeyChange<'_>| -> Result<usize> {
+    let change = |change: &KeyChange<'_>| -> Result<usize> {
         Ok(Store::change_keys(&vfs, &keys::secret_of_tables(store)?, change)?)
     };
     let name = store.display();
@@ -122,13 +122,13 @@ fn run_on_tables(command: &Change) -> Result<()> {
             .and_then(|()| say(&format!("{name}: tables can be encrypted; key slot 0 has the key\n"))),
         Change::Add { new, .. } => new
             .key(store)
-            .and_then(|new| change(&TablesKeyChange::Add { new: &new.secret, options: &new.slot }))
+            .and_then(|new| change(&KeyChange::Add { new: &new.secret, options: &new.slot }))
             .and_then(|slot| say(&format!("{name}: key slot {slot} of the tables added\n"))),
-        Change::Remove { slot, .. } => change(&TablesKeyChange::Remove { slot: *slot })
+        Change::Remove { slot, .. } => change(&KeyChange::Remove { slot: *slot })
             .and_then(|slot| say(&format!("{name}: key slot {slot} of the tables removed\n"))),
         Change::Rotate { new, .. } => new
             .key(store)
-            .and_then(|new| change(&TablesKeyChange::Rotate { new: &new.secret, options: &new.slot }))
+            .and_then(|new| change(&KeyChange::Rotate { new: &new.secret, options: &new.slot }))
             .and_then(|slot| say(&format!("{name}: key slot {slot} of the tables has the new key\n"))),
     };
     drop(vfs);

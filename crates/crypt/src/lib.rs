@@ -44,5 +44,5 @@ pub use format::{KEY_BLOCK_BYTES, KEY_BLOCK_MAGIC};
 pub use limits::{LABEL_BYTES_MAX, SECRET_BYTES_MAX, SLOTS};
 pub use secret::{Secret, VolumeKey};
 pub use sector::{BLOCK, SectorCipher};
-pub use slots::{Cost, KeyBlock, SlotInfo, SlotOptions, Source};
+pub use slots::{Cost, KeyBlock, KeyChange, SlotInfo, SlotOptions, Source};
 pub use wrapped::WRAPPED_KEY_BYTES;

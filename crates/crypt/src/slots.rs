@@ -127,6 +127,30 @@ impl fmt::Debug for KeyBlock {
     }
 }
 
+/// A change of the secrets that open a key block.
+#[derive(Clone, Debug)]
+pub enum KeyChange<'a> {
+    /// One more key.
+    Add {
+        /// The key.
+        new: &'a Secret,
+        /// How its slot is made.
+        options: &'a SlotOptions,
+    },
+    /// One key fewer: not the one that the change is made with.
+    Remove {
+        /// Its slot.
+        slot: usize,
+    },
+    /// Another key instead of the one that the change is made with.
+    Rotate {
+        /// The key.
+        new: &'a Secret,
+        /// How its slot is made.
+        options: &'a SlotOptions,
+    },
+}
+
 impl KeyBlock {
     /// A new volume key for the store `uuid`, and the block in which `secret` opens it.
     ///
@@ -231,6 +255,18 @@ impl KeyBlock {
         let (number, key) = self.unlock(secret)?;
         let slot = wrap(&self.0.uuid, &key, new, options)?;
         Ok((self.with(number, Some(slot)), number))
+    }
+
+    /// The block after `change`, which `secret` allows, and the slot that changed.
+    ///
+    /// # Errors
+    /// As [`KeyBlock::add`], [`KeyBlock::remove`] and [`KeyBlock::rotate`].
+    pub fn change(&self, secret: &Secret, change: &KeyChange<'_>) -> Result<(KeyBlock, usize)> {
+        match *change {
+            KeyChange::Add { new, options } => self.add(secret, new, options),
+            KeyChange::Remove { slot } => self.remove(secret, slot).map(|block| (block, slot)),
+            KeyChange::Rotate { new, options } => self.rotate(secret, new, options),
+        }
     }
 
     fn with(&self, number: usize, slot: Option<Slot>) -> KeyBlock {

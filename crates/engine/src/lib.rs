@@ -117,9 +117,8 @@ mod wal;
 
 pub use btree::Direction;
 pub use flush::FlushStats;
-pub use keys::KeyChange;
 pub use lacuna_crypt::{
-    Cost as KeyCost, Secret, SlotInfo as KeySlot, SlotOptions as KeyOptions, Source as KeySource,
+    Cost as KeyCost, KeyChange, Secret, SlotInfo as KeySlot, SlotOptions as KeyOptions, Source as KeySource,
 };
 pub use lacuna_page::Algorithm;
 pub use log_device::{LOG_DEVICE_BYTES_MIN, LogDeviceVfs};

@@ -222,10 +222,9 @@ pub use encoding::Encoded;
 pub use error::{Error, Result};
 pub use lacuna_codec::{Algorithm, Codec};
 pub use lacuna_crypt::{
-    Cost as KeyCost, Error as KeyError, SECRET_BYTES_MAX as KEY_BYTES_MAX, Secret, SlotInfo as KeyInfo,
-    SlotOptions as KeyOptions, Source as KeySource,
+    Cost as KeyCost, Error as KeyError, KeyChange, SECRET_BYTES_MAX as KEY_BYTES_MAX, Secret,
+    SlotInfo as KeyInfo, SlotOptions as KeyOptions, Source as KeySource,
 };
-pub use media::KeyChange;
 pub use options::{
     CheckDepth, Effect, Finding, Footprint, FormatOptions, Key, LogDeviceUse, NewKey, Op, Options, Progress,
     Report, Spare, Stats, Stream, StreamStats, Work,

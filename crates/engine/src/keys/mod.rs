@@ -32,7 +32,7 @@ pub(crate) use format::LAYOUT;
 
 use std::{collections::BTreeMap, fs, io::Read, sync::Arc};
 
-use lacuna_crypt::{KEY_BLOCK_BYTES, KeyBlock, Secret, SectorCipher, SlotInfo, SlotOptions, VolumeKey};
+use lacuna_crypt::{KEY_BLOCK_BYTES, KeyBlock, KeyChange, Secret, SectorCipher, SlotInfo, VolumeKey};
 use lacuna_device::{AlignedBuf, File, StreamHint, Vfs};
 use lacuna_page::PageCipher;
 use zerocopy::IntoBytes;
@@ -306,39 +306,10 @@ fn settle_block(vfs: &dyn Vfs) -> Result<()> {
     if is_settled { Ok(()) } else { write_block(vfs, &newest) }
 }
 
-/// A change of the secrets that open an engine's keys.
-#[derive(Clone, Debug)]
-pub enum KeyChange<'a> {
-    /// One more.
-    Add {
-        /// The secret.
-        new: &'a Secret,
-        /// How its slot is made.
-        options: &'a SlotOptions,
-    },
-    /// One fewer: not the one that the change is made with.
-    Remove {
-        /// Its slot.
-        slot: usize,
-    },
-    /// Another one instead of that which the change is made with.
-    Rotate {
-        /// The secret.
-        new: &'a Secret,
-        /// How its slot is made.
-        options: &'a SlotOptions,
-    },
-}
-
 /// Changes the secrets; returns the slot that changed. No data is written anew.
 pub(crate) fn change(vfs: &dyn Vfs, secret: &Secret, change: &KeyChange<'_>) -> Result<usize> {
     let block = load_block(vfs)?;
-    let changed = match *change {
-        KeyChange::Add { new, options } => block.add(secret, new, options),
-        KeyChange::Remove { slot } => block.remove(secret, slot).map(|block| (block, slot)),
-        KeyChange::Rotate { new, options } => block.rotate(secret, new, options),
-    };
-    let (block, slot) = changed.map_err(|reason| refused(vfs, reason))?;
+    let (block, slot) = block.change(secret, change).map_err(|reason| refused(vfs, reason))?;
     write_block(vfs, &block)?;
     Ok(slot)
 }

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use lacuna_crypt::{Secret, SlotInfo};
+use lacuna_crypt::{KeyChange, Secret, SlotInfo};
 use lacuna_device::Vfs;
 
 use super::{Store, lock::StoreLock};
 use crate::{
-    keys::{self, DataCipher, KeyChange, Keys},
+    keys::{self, DataCipher, Keys},
     types::{EngineKey, Error, Result, TableId},
     wal::control::{Control, ENCRYPTED, Root},
 };

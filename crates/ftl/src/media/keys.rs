@@ -12,7 +12,7 @@
 //!
 //! A drive may keep what was overwritten; see docs/SECURITY.md.
 
-use lacuna_crypt::{KEY_BLOCK_BYTES, KeyBlock, Secret, SlotInfo, SlotOptions};
+use lacuna_crypt::{KEY_BLOCK_BYTES, KeyBlock, KeyChange, Secret, SlotInfo};
 use lacuna_device::{AlignedBuf, BlockDevice};
 
 use super::{cipher::Cipher, superblock};
@@ -169,42 +169,13 @@ pub(crate) fn list(device: &dyn BlockDevice) -> Result<Vec<SlotInfo>> {
     Ok(load(device, &superblock)?.slots())
 }
 
-/// A change of the keys of a store.
-#[derive(Clone, Debug)]
-pub enum KeyChange<'a> {
-    /// One more key.
-    Add {
-        /// The key.
-        new: &'a Secret,
-        /// How its slot is made.
-        options: &'a SlotOptions,
-    },
-    /// One key fewer: not the one that the change is made with.
-    Remove {
-        /// Its slot.
-        slot: usize,
-    },
-    /// Another key instead of the one that the change is made with.
-    Rotate {
-        /// The key.
-        new: &'a Secret,
-        /// How its slot is made.
-        options: &'a SlotOptions,
-    },
-}
-
 /// Changes the keys of the store on `device`, which `secret` opens, and returns the slot that changed.
 pub(crate) fn change(device: &dyn BlockDevice, secret: &Secret, change: &KeyChange<'_>) -> Result<usize> {
     device.sync()?;
     let superblock = superblock::load(device, true)?;
     must_be_encrypted(device, &superblock)?;
     let block = load(device, &superblock)?;
-    let changed = match *change {
-        KeyChange::Add { new, options } => block.add(secret, new, options),
-        KeyChange::Remove { slot } => block.remove(secret, slot).map(|block| (block, slot)),
-        KeyChange::Rotate { new, options } => block.rotate(secret, new, options),
-    };
-    let (block, slot) = changed.map_err(|reason| refused(device, reason))?;
+    let (block, slot) = block.change(secret, change).map_err(|reason| refused(device, reason))?;
     write(device, &superblock, &block)?;
     Ok(slot)
 }

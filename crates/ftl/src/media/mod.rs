@@ -11,6 +11,4 @@ pub(crate) mod summaries;
 pub(crate) mod superblock;
 mod volume;
 
-pub use keys::KeyChange;
-
 pub(crate) use volume::Volume;
