@@ -122,7 +122,8 @@ struct DefaultsArguments {
 /// The settings of a kind of tables.
 #[derive(Args)]
 struct Compression {
-    /// Compression of page tables: none, lz4, zstd, zlib, lzo, snappy, bzip2 or lzma; by default lz4
+    /// Compression of page tables: none, lz4, zstd, zlib, lzo, snappy, bzip2 or lzma, by default lz4; of row tables: zlib,
+    /// which is their default, or lz4
     #[arg(long, requires = "kind")]
     algorithm: Option<Algorithm>,
     /// Level of the compression; 0, the default, is the algorithm's own
@@ -141,9 +142,8 @@ impl Compression {
         let Compression { algorithm, level, key_block_size } = *self;
         let foreign = match kind {
             Kind::Plain => algorithm.map(|_| "--algorithm").or((level != 0).then_some("--level")),
-            Kind::Page => None,
+            Kind::Page | Kind::Row => None,
             Kind::Adaptive => algorithm.map(|_| "--algorithm"),
-            Kind::Row => algorithm.map(|_| "--algorithm"),
         };
         let foreign = foreign.or(key_block_size.filter(|_| kind != Kind::Row).map(|_| "--key-block-size"));
         if let Some(option) = foreign {
@@ -153,7 +153,10 @@ impl Compression {
             Kind::Plain => TableKind::Plain,
             Kind::Page => TableKind::PageCompressed { algorithm: algorithm.unwrap_or(Algorithm::Lz4), level },
             Kind::Adaptive => TableKind::Adaptive { level },
-            Kind::Row => TableKind::RowCompressed { key_block_size: key_block_size.unwrap_or(block), level },
+            Kind::Row => {
+                let algorithm = algorithm.unwrap_or(Algorithm::Zlib);
+                TableKind::RowCompressed { key_block_size: key_block_size.unwrap_or(block), algorithm, level }
+            }
         })
     }
 }
@@ -359,7 +362,7 @@ mod tests {
         assert_eq!(info(&store, "t").unwrap().options.kind, TableKind::Plain);
         let told = alter(&store, "t", (Kind::Row, &asked), &AtomicBool::new(false)).unwrap();
         assert!(told.contains("4000 records copied"), "{told}");
-        let kind = TableKind::RowCompressed { key_block_size: 4, level: 0 };
+        let kind = TableKind::RowCompressed { key_block_size: 4, algorithm: Algorithm::Zlib, level: 0 };
         assert_eq!(info(&store, "t").unwrap().options.kind, kind);
         store.check().unwrap();
     }

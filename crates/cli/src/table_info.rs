@@ -59,7 +59,7 @@ fn compression(kind: TableKind) -> (&'static str, &'static str, i32) {
     match kind {
         TableKind::PageCompressed { algorithm, level } => ("page", algorithm.name(), level),
         TableKind::Adaptive { level } => ("adaptive", "lz4+zstd", level),
-        TableKind::RowCompressed { level, .. } => ("row", "zlib", level),
+        TableKind::RowCompressed { algorithm, level, .. } => ("row", algorithm.name(), level),
         _ => ("plain", "none", 0),
     }
 }

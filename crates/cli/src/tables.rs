@@ -54,8 +54,11 @@ pub(crate) struct EngineOptions {
     /// Length of the blocks of row tables in KiB: 1, 2, 4, 8 or 16
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=16))]
     key_block_size: u32,
-    /// zlib's level in row tables
-    #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(i32).range(1..=9))]
+    /// Compression of row tables: zlib, as in InnoDB, or lz4
+    #[arg(long, default_value_t = Algorithm::Zlib)]
+    row_algorithm: Algorithm,
+    /// Level of the compression of row tables; 0 is the algorithm's default, zlib's 6
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(i32).range(0..=12))]
     row_level: i32,
     /// Whether pages are written twice, through a doublewrite file: auto, on or off
     #[arg(long, default_value = "auto")]
@@ -208,12 +211,16 @@ impl EngineOptions {
     }
 
     fn tables(&self, kind: Kind, vfs: Arc<dyn Vfs>) -> Result<Tables> {
-        let EngineOptions { algorithm, level, key_block_size, row_level, .. } = *self;
+        let EngineOptions { algorithm, level, key_block_size, row_algorithm, row_level, .. } = *self;
         let (table_kind, algorithm) = match kind {
             Kind::Plain => (TableKind::Plain, Algorithm::None.name()),
             Kind::Page => (TableKind::PageCompressed { algorithm, level }, algorithm.name()),
             Kind::Adaptive => (TableKind::Adaptive { level }, "lz4+zstd"),
-            Kind::Row => (TableKind::RowCompressed { key_block_size, level: row_level }, "zlib"),
+            Kind::Row => {
+                let kind =
+                    TableKind::RowCompressed { key_block_size, algorithm: row_algorithm, level: row_level };
+                (kind, row_algorithm.name())
+            }
         };
         let encrypted = self.encrypt_tables;
         let table_options = TableOptions { kind: table_kind, encrypted, ..TableOptions::default() };
@@ -294,6 +301,7 @@ impl EngineOptions {
             "algorithm": self.algorithm.name(),
             "level": self.level,
             "key_block_size": self.key_block_size,
+            "row_algorithm": self.row_algorithm.name(),
             "row_level": self.row_level,
             "doublewrite": self.doublewrite.name(),
             "atomic_writes": self.atomic_writes.0,

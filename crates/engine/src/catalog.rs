@@ -46,7 +46,11 @@ impl Row {
             TableKind::Plain => (PLAIN, Codec::PLAIN),
             TableKind::PageCompressed { algorithm, level } => (PAGE_COMPRESSED, Codec { algorithm, level }),
             TableKind::Adaptive { level } => (ADAPTIVE, Codec { level, ..Codec::PLAIN }),
-            TableKind::RowCompressed { level, .. } => (ROW_COMPRESSED, Codec { level, ..Codec::PLAIN }),
+            // Rows of before there was another algorithm name none.
+            TableKind::RowCompressed { algorithm: Algorithm::Zlib, level, .. } => {
+                (ROW_COMPRESSED, Codec { level, ..Codec::PLAIN })
+            }
+            TableKind::RowCompressed { algorithm, level, .. } => (ROW_COMPRESSED, Codec { algorithm, level }),
         };
         let mut row = [0; ROW_BYTES];
         row[0] = VERSION;
@@ -89,7 +93,8 @@ impl Row {
             PAGE_COMPRESSED => TableKind::PageCompressed { algorithm, level },
             ADAPTIVE => TableKind::Adaptive { level },
             ROW_COMPRESSED if (10..=16).contains(&row[12]) => {
-                TableKind::RowCompressed { key_block_size: 1 << (row[12] - 10), level }
+                let algorithm = if algorithm == Algorithm::None { Algorithm::Zlib } else { algorithm };
+                TableKind::RowCompressed { key_block_size: 1 << (row[12] - 10), algorithm, level }
             }
             _ => return Err(bad("unknown kind of table")),
         };
@@ -149,10 +154,12 @@ mod tests {
         let options = TableOptions::compressed(Algorithm::Zstd).page_bytes(64 << 10);
         let twice = TableOptions { doublewrite: Doublewrite::On, ..TableOptions::default() };
         let row_compressed = TableOptions::row_compressed(8);
+        let row_lz4 = TableKind::RowCompressed { key_block_size: 4, algorithm: Algorithm::Lz4, level: -7 };
         for options in [
             options,
             TableOptions::default(),
             row_compressed,
+            TableOptions { kind: row_lz4, ..row_compressed },
             twice,
             options.encrypted(),
             TableOptions { kind: TableKind::Adaptive { level: 9 }, ..twice },
@@ -174,7 +181,7 @@ mod tests {
             TableOptions::row_compressed(8),
             TableOptions::row_compressed(4),
         ];
-        let row_9 = TableKind::RowCompressed { key_block_size: 8, level: 9 };
+        let row_9 = TableKind::RowCompressed { key_block_size: 8, algorithm: Algorithm::Lz4, level: 9 };
         for (options, kind, follows) in [
             (TableOptions::default(), lz4.kind, true),
             (lz4, TableKind::Plain, true),

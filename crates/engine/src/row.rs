@@ -24,7 +24,7 @@
 use std::{cell::RefCell, mem};
 
 use lacuna_device::AlignedBuf;
-use lacuna_page::{BlockCodec, HEADER_BYTES, TRAILER_BYTES, block_capacity};
+use lacuna_page::{Algorithm, BlockCodec, Codec, HEADER_BYTES, TRAILER_BYTES, block_capacity};
 
 use crate::{
     page::{
@@ -107,7 +107,7 @@ impl RowStats {
 pub(crate) struct Blocks {
     block_bytes: usize,
     page_bytes: usize,
-    level: AtomicU32,
+    codec: Mutex<Codec>,
     pad_bytes: AtomicU32,
     counts: Mutex<Counts>,
 }
@@ -127,7 +127,7 @@ impl Blocks {
         Blocks {
             block_bytes,
             page_bytes,
-            level: AtomicU32::new(0),
+            codec: Mutex::new(Codec { algorithm: Algorithm::Zlib, level: 0 }),
             pad_bytes: AtomicU32::new(0),
             counts: Mutex::default(),
         }
@@ -138,8 +138,9 @@ impl Blocks {
         self.block_bytes
     }
 
-    pub(crate) fn set_level(&self, level: i32) {
-        self.level.store(level.clamp(0, 9) as u32, Ordering::Relaxed);
+    /// Makes blocks be compressed so from now on; by zlib while recovery cannot read the catalog yet.
+    pub(crate) fn set_codec(&self, codec: Codec) {
+        *self.codec.lock() = codec;
     }
 
     /// Longest record, key and value, that stays in a leaf: two fit into a block, and into a page beside any padding.
@@ -205,6 +206,7 @@ thread_local! {
 /// Compresses a page into a block with at least `capacity` bytes for its log; false, and no change, when it
 /// does not fit.
 fn compress(row: &Blocks, page: &[u8], block: &mut [u8], space: usize) -> bool {
+    let codec = *row.codec.lock();
     let fits = MEMORY.with_borrow_mut(|scratch| {
         let copy = &mut scratch.page;
         copy.resize(page.len(), 0);
@@ -219,7 +221,7 @@ fn compress(row: &Blocks, page: &[u8], block: &mut [u8], space: usize) -> bool {
         };
         let kind = lacuna_page::read_meta(copy).kind;
         let body = (&copy[HEADER_BYTES..head], &copy[tail..end]);
-        scratch.codec.compress(block, kind, body, row.level.load(Ordering::Relaxed), space)
+        scratch.codec.compress(block, kind, body, codec, space)
     });
     row.note(fits);
     fits

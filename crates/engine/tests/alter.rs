@@ -26,7 +26,7 @@ type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 const LZ4: TableKind = TableKind::PageCompressed { algorithm: Algorithm::Lz4, level: 0 };
 
 fn row(key_block_size: u32) -> TableKind {
-    TableKind::RowCompressed { key_block_size, level: 0 }
+    TableKind::RowCompressed { key_block_size, algorithm: Algorithm::Zlib, level: 0 }
 }
 
 fn options(background: bool) -> StoreOptions {

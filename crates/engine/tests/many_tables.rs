@@ -136,7 +136,8 @@ fn other_kind(store: &Store, name: &str, rng: &mut SeededRng) -> Result<TableKin
     let page = info.options.page_bytes as u32 >> 10;
     let new = match (info.options.kind, rng.below(6)) {
         (TableKind::RowCompressed { key_block_size, .. }, level @ 0..2) => {
-            TableKind::RowCompressed { key_block_size, level: 1 + level as i32 }
+            let algorithm = if rng.chance(50) { Algorithm::Zlib } else { Algorithm::Lz4 };
+            TableKind::RowCompressed { key_block_size, algorithm, level: 1 + level as i32 }
         }
         (_, 0..4) if page <= 16 => {
             TableOptions::row_compressed(page >> rng.below(u64::from(page.ilog2()) + 1)).kind

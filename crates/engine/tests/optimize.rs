@@ -154,7 +154,9 @@ fn blocks_of_row_compressed_tables_are_compressed_anew() {
     let table = store.create_table("t", TableOptions::row_compressed(8)).expect("create");
     let (mut model, mut rng) = (Model::new(), SeededRng::new(1));
     change(&store, &table, &mut model, &mut rng, 100).expect("change");
-    store.alter_table("t", TableKind::RowCompressed { key_block_size: 8, level: 9 }).expect("alter");
+    store
+        .alter_table("t", TableKind::RowCompressed { key_block_size: 8, algorithm: Algorithm::Lz4, level: 9 })
+        .expect("alter");
     let outcome = store.optimize("t", go_on).expect("optimize");
     assert!(outcome.rewritten > outcome.pages / 2, "{outcome:?}");
     assert!(read(&store, &table) == model);

@@ -209,17 +209,58 @@ fn blocks_of_other_lengths_are_a_feature() {
     let (store, _) = open(vfs.clone(), 4 << 20);
     store.check().expect("check");
     assert_eq!(features(&vfs), 0x7ff, "it is kept");
+    // So do blocks by LZ4, whether a table is made with them, altered, or follows the defaults.
+    let lz4 = TableKind::RowCompressed { key_block_size: 8, algorithm: Algorithm::Lz4, level: 0 };
+    let zlib = TableOptions::row_compressed(8);
+    for number in 0..3 {
+        let vfs = MemVfs::new();
+        let (store, _) = open(vfs.clone(), 4 << 20);
+        match number {
+            0 => drop(store.create_table("u", TableOptions { kind: lz4, ..zlib }).expect("create")),
+            1 => store.alter_table("t", lz4).expect("alter"),
+            _ => store.set_defaults(TableOptions { kind: lz4, ..zlib }).expect("defaults"),
+        }
+        assert_eq!(features(&vfs), 0x23ff, "way {number}");
+    }
 }
 
+/// Blocks by both algorithms and of all levels mix in one table.
 #[test]
-fn the_level_is_altered_without_a_copy() {
-    let (store, table) = open(MemVfs::new(), 4 << 20);
-    fill(&store, &table, 100, 20);
-    store.alter_table("t", TableKind::RowCompressed { key_block_size: 8, level: 9 }).expect("level");
+fn algorithm_and_level_are_altered_without_a_copy() {
+    let vfs = MemVfs::new();
+    let (store, table) = open(vfs.clone(), 4 << 20);
+    let kind = |algorithm, level| TableKind::RowCompressed { key_block_size: 8, algorithm, level };
     let id = |store: &Store| store.tables().expect("tables")[0].id;
+    let mut count = 0;
+    for (algorithm, level) in
+        [(Algorithm::Lz4, 0), (Algorithm::Zlib, 9), (Algorithm::Lz4, 12), (Algorithm::Zlib, 0)]
+    {
+        store.alter_table("t", kind(algorithm, level)).expect("alter");
+        for key in count..count + 400_u64 {
+            let mut txn = store.begin();
+            txn.put(&table, &key.to_be_bytes(), &key.to_le_bytes().repeat(60)).expect("put");
+            txn.commit().expect("commit");
+        }
+        count += 400;
+    }
     assert_eq!(id(&store), table.id());
-    let bad = store.alter_table("t", TableKind::RowCompressed { key_block_size: 8, level: 10 });
-    assert!(matches!(bad, Err(Error::BadOption { .. })));
+    for (algorithm, level, what) in
+        [(Algorithm::Zlib, 10, "level"), (Algorithm::Lz4, 13, "level"), (Algorithm::Zstd, 3, "algorithm")]
+    {
+        match store.alter_table("t", kind(algorithm, level)) {
+            Err(Error::BadOption { what: found, .. }) => assert_eq!(found, what),
+            other => panic!("{algorithm} {level}: {other:?}"),
+        }
+    }
+    drop((store, table));
+    let (store, table) = open(vfs, 4 << 20);
+    store.check().expect("check");
+    let txn = store.begin();
+    for key in 0..count {
+        let value = txn.get(&table, &key.to_be_bytes()).expect("get");
+        assert_eq!(value.as_deref(), Some(&key.to_le_bytes().repeat(60)[..]), "{key}");
+    }
+    drop(txn);
     store.alter_table("t", TableOptions::compressed(Algorithm::Lz4).kind).expect("by a copy");
     assert!(id(&store) > table.id());
 }

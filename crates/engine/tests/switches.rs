@@ -133,7 +133,7 @@ fn what_is_set_while_a_table_is_altered_holds_for_the_copy() {
         write(&store, &table, 1, 300);
         drop(table);
         let mut is_set = false;
-        let kind = TableKind::RowCompressed { key_block_size: 2, level: 0 };
+        let kind = TableKind::RowCompressed { key_block_size: 2, algorithm: Algorithm::Zlib, level: 0 };
         let altered = store.alter_table_with("t", kind, |_| {
             if !std::mem::replace(&mut is_set, true) {
                 store.set_doublewrite("t", of_table).expect("set");

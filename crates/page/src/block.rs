@@ -4,7 +4,7 @@
 //! ```text
 //! 0        64                                                      len - 8   len
 //! +--------+----------------------+---------+----------------------+---------+
-//! | header | image (deflate)      | log ... | zeros                | trailer |
+//! | header | image                | log ... | zeros                | trailer |
 //! +--------+----------------------+---------+----------------------+---------+
 //! ```
 //!
@@ -19,7 +19,7 @@ use zerocopy::{
 };
 
 use crate::{
-    Algorithm, Error, Meta, Result,
+    Algorithm, Codec, Error, Meta, Result,
     format::{HEADER_BYTES, TRAILER_BYTES, is_page_bytes, write_meta},
 };
 
@@ -28,6 +28,8 @@ const VERSION: u8 = 1;
 const TRAILER: [u8; TRAILER_BYTES] = *b"LcRBTail";
 /// The image is not compressed: it would not have become shorter.
 const STORED: u8 = 1;
+/// The image is compressed by LZ4; without this flag it is a raw deflate stream.
+const LZ4: u8 = 2;
 
 /// First bytes of a block.
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -178,7 +180,7 @@ pub fn open_block(block: &mut [u8], expect: (u32, u64), page_bytes: usize) -> Re
     if header.version != VERSION {
         return Err(Error::Version(header.version));
     }
-    if header.flags & !STORED != 0 {
+    if ![0, STORED, LZ4].contains(&header.flags) {
         return Err(Error::Flags(header.flags));
     }
     let expected = header.checksum.get();
@@ -210,8 +212,10 @@ pub fn open_block(block: &mut [u8], expect: (u32, u64), page_bytes: usize) -> Re
     Ok(Meta { kind: header.kind, table, page_no, lsn: header.lsn.get() })
 }
 
-/// Compresses pages into blocks, by zlib where it is built in, and restores them. Holds contexts, so keep one per
-/// thread.
+/// The algorithms of blocks; each block says which one made it, so those of a table mix.
+pub const BLOCK_ALGORITHMS: [Algorithm; 2] = [Algorithm::Zlib, Algorithm::Lz4];
+
+/// Compresses pages into blocks, and restores them. Holds contexts, so keep one per thread.
 #[derive(Default)]
 pub struct BlockCodec {
     transforms: Transforms,
@@ -226,27 +230,36 @@ impl BlockCodec {
     }
 
     /// Replaces image and log by an image of the body whose first bytes are `head`, whose last are
-    /// `tail`, and that is zero in between, with an empty log. Level 0 is zlib's 6. False, and no
-    /// change, when not at least `log_space_min` bytes would be left for the log.
+    /// `tail`, and that is zero in between, with an empty log. Level 0 is the algorithm's default. False, and no
+    /// change, when not at least `log_space_min` bytes would be left for the log. Where the algorithm is not built in
+    /// nothing is compressed.
+    ///
+    /// # Panics
+    /// For an algorithm that is not one of [`BLOCK_ALGORITHMS`].
     #[must_use]
     pub fn compress(
         &mut self,
         block: &mut [u8],
         kind: u8,
         (head, tail): (&[u8], &[u8]),
-        level: u32,
+        codec: Codec,
         log_space_min: usize,
     ) -> bool {
+        let compressed = match codec.algorithm {
+            Algorithm::Zlib => 0,
+            Algorithm::Lz4 => LZ4,
+            algorithm => panic!("{algorithm} does not make blocks"),
+        };
         let Some(space) = block_capacity(block.len()).checked_sub(log_space_min) else { return false };
         self.packed.clear();
         self.packed.extend_from_slice(head);
         self.packed.extend_from_slice(tail);
         let bytes_max = space.min(self.packed.len());
         self.image.resize(bytes_max, 0);
-        let zlib = self.transforms.of(Algorithm::Zlib);
-        let image_bytes = zlib.and_then(|zlib| zlib.compress(&self.packed, level as i32, &mut self.image));
+        let transform = self.transforms.of(codec.algorithm);
+        let image_bytes = transform.and_then(|it| it.compress(&self.packed, codec.level, &mut self.image));
         let (image, flags) = match image_bytes {
-            Some(image_bytes) => (&self.image[..image_bytes], 0),
+            Some(image_bytes) => (&self.image[..image_bytes], compressed),
             None if self.packed.len() <= space => (&self.packed[..], STORED),
             None => return false,
         };
@@ -263,7 +276,8 @@ impl BlockCodec {
     /// Restores the page that the image holds, without the changes in the log, under `meta`.
     ///
     /// # Errors
-    /// [`Error::Length`] when the image does not have the bytes it claims, [`Error::NotBuiltIn`] without zlib.
+    /// [`Error::Length`] when the image does not have the bytes it claims, [`Error::NotBuiltIn`] without the image's
+    /// algorithm.
     pub fn restore(&mut self, block: &[u8], meta: &Meta, page: &mut [u8]) -> Result<()> {
         let header = header(block);
         let (head, tail) = (header.head_bytes.get() as usize, header.tail_bytes.get() as usize);
@@ -278,8 +292,9 @@ impl BlockCodec {
             image
         } else {
             self.packed.resize(head + tail, 0);
-            let zlib = self.transforms.of(Algorithm::Zlib).ok_or(Error::NotBuiltIn(Algorithm::Zlib))?;
-            if zlib.decompress(image, &mut self.packed) != Some(head + tail) {
+            let algorithm = if header.flags & LZ4 != 0 { Algorithm::Lz4 } else { Algorithm::Zlib };
+            let transform = self.transforms.of(algorithm).ok_or(Error::NotBuiltIn(algorithm))?;
+            if transform.decompress(image, &mut self.packed) != Some(head + tail) {
                 return Err(Error::Length);
             }
             &self.packed[..]
@@ -326,10 +341,10 @@ mod tests {
         page
     }
 
-    fn round_trip(head: &[u8], tail: &[u8], block_bytes: usize) -> Option<Vec<u8>> {
+    fn round_trip(algorithm: Algorithm, head: &[u8], tail: &[u8], block_bytes: usize) -> Option<Vec<u8>> {
         let mut codec = BlockCodec::new();
         let mut block = vec![0xEE; block_bytes];
-        if !codec.compress(&mut block, META.kind, (head, tail), 0, 100) {
+        if !codec.compress(&mut block, META.kind, (head, tail), Codec { algorithm, level: 0 }, 100) {
             return None;
         }
         assert!(append_to_block(&mut block, b"logged"));
@@ -348,13 +363,16 @@ mod tests {
     #[test]
     fn pages_survive_in_blocks() {
         let text: Vec<u8> = (0..12_000).map(|i| b"the same words again "[i % 21]).collect();
-        assert!(round_trip(&text, &text[..300], 8 << 10).is_some());
-        assert!(round_trip(&[], &[], 4 << 10).is_some());
         // Noise that fits is stored as it is; noise that does not is refused.
         let noise = noise(1, 12_000);
-        assert!(round_trip(&noise[..8000], &noise[8000..8020], 8 << 10).is_some());
-        assert!(round_trip(&noise[..8021], &[], 8 << 10).is_none());
-        assert!(round_trip(&noise, &[], 8 << 10).is_none());
+        for algorithm in BLOCK_ALGORITHMS {
+            let round_trip = |head, tail, block_bytes| round_trip(algorithm, head, tail, block_bytes);
+            assert!(round_trip(&text, &text[..300], 8 << 10).is_some());
+            assert!(round_trip(&[], &[], 4 << 10).is_some());
+            assert!(round_trip(&noise[..8000], &noise[8000..8020], 8 << 10).is_some());
+            assert!(round_trip(&noise[..8021], &[], 8 << 10).is_none());
+            assert!(round_trip(&noise, &[], 8 << 10).is_none());
+        }
     }
 
     /// A compressor that was stopped half way starts afresh.
@@ -362,15 +380,16 @@ mod tests {
     fn pages_survive_behind_many_that_do_not_fit() {
         let text: Vec<u8> = (0..12_000).map(|i| b"the same words again "[i % 21]).collect();
         let (mut block, mut page) = (vec![0; 8 << 10], vec![0; PAGE]);
-        for level in 0..=9 {
+        let both = BLOCK_ALGORITHMS.map(|algorithm| (0..=9).map(move |level| Codec { algorithm, level }));
+        for settings in both.into_iter().flatten() {
             let mut codec = BlockCodec::new();
             for seed in 1..40 {
                 let noise = noise(seed, 12_000 + seed as usize * 100);
-                assert!(!codec.compress(&mut block, META.kind, (&noise, &[]), level, 100));
+                assert!(!codec.compress(&mut block, META.kind, (&noise, &[]), settings, 100));
             }
-            assert!(codec.compress(&mut block, META.kind, (&text, b"tail"), level, 100));
+            assert!(codec.compress(&mut block, META.kind, (&text, b"tail"), settings, 100));
             codec.restore(&block, &META, &mut page).expect("restores");
-            assert_eq!(page, page_of(&text, b"tail"), "level {level}");
+            assert_eq!(page, page_of(&text, b"tail"), "{settings:?}");
         }
     }
 
@@ -387,7 +406,13 @@ mod tests {
 
     #[test]
     fn every_flipped_bit_is_noticed() {
-        let sealed = round_trip(&[7; 3000], b"tail", 4096).expect("fits");
+        let sealed = round_trip(Algorithm::Lz4, &[7; 3000], b"tail", 4096).expect("fits");
+        for flags in [STORED | LZ4, 4, 0x80] {
+            let mut bad = sealed.clone();
+            let changed = Header { flags, ..header(&bad) };
+            put(&mut bad, changed);
+            assert_eq!(open_block(&mut bad, (16, 9), PAGE), Err(Error::Flags(flags)));
+        }
         assert_ne!(sealed.last(), Some(&0));
         for bit in 0..sealed.len() * 8 {
             let mut bad = sealed.clone();
@@ -409,7 +434,7 @@ mod tests {
                 let _ = codec.restore(&block, &META, &mut page);
             }
             // Sound lengths, any image.
-            let mut export = vec![2, 0, 100, 0, 0, 0, 0, 0, 0, 0];
+            let mut export = vec![2, [0, LZ4][seed as usize % 2], 100, 0, 0, 0, 0, 0, 0, 0];
             export.extend((bytes.len() as u32).to_le_bytes());
             export.extend([0; 4]);
             export.extend(&bytes);

@@ -28,7 +28,7 @@
 //!
 //! Each algorithm is a cargo feature of its name: `lz4` and `zstd` by default, `zlib`, `lzo`, `snappy`, `bzip2`,
 //! `lzma`, or `all-codecs`. Images of the others are verified, but not decompressed ([`Error::NotBuiltIn`]). Only
-//! `lz4` and `zstd` need a C compiler; row-compressed blocks need `zlib`.
+//! `lz4` and `zstd` need a C compiler; row-compressed blocks need `zlib` or `lz4`.
 //!
 //! ```
 //! use lacuna_page::{Algorithm, Codec, Decoder, Encoder, HEADER_BYTES, Meta, write_meta};
@@ -64,8 +64,8 @@ mod mutant;
 pub mod mutant;
 
 pub use block::{
-    BlockCodec, adopt_block, append_to_block, block_capacity, block_kind, block_log, block_log_space,
-    export_block, open_block, reset_block, seal_block,
+    BLOCK_ALGORITHMS, BlockCodec, adopt_block, append_to_block, block_capacity, block_kind, block_log,
+    block_log_space, export_block, open_block, reset_block, seal_block,
 };
 pub use cipher::PageCipher;
 pub use decode::{Decoder, Unpack, image_bytes, image_form, is_encrypted, is_unchecked};

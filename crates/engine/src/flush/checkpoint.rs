@@ -51,11 +51,12 @@ impl Flusher {
 
     /// Makes the store one that needs `features`, durably: programs that do not know them refuse it from now on.
     pub(crate) fn require(&self, features: u64) -> Result<()> {
-        let _one = self.checkpointing.lock();
-        let before = self.control.root();
-        if before.features & features == features {
+        // They are never taken back.
+        if self.control.root().features & features == features {
             return Ok(());
         }
+        let _one = self.checkpointing.lock();
+        let before = self.control.root();
         let root = Root { features: before.features | features, ..before };
         self.control.write(root, true).map_err(|e| self.poison.set(e))
     }

@@ -208,8 +208,8 @@ impl Space {
     pub(crate) fn set_kind(&self, kind: TableKind) {
         self.set_codec(kind.codec());
         self.rest_codec.store(kind.rest_codec().map_or(UNKNOWN, word_of), Ordering::Relaxed);
-        if let (Some(blocks), TableKind::RowCompressed { level, .. }) = (&self.blocks, kind) {
-            blocks.set_level(level);
+        if let (Some(blocks), TableKind::RowCompressed { algorithm, level, .. }) = (&self.blocks, kind) {
+            blocks.set_codec(Codec { algorithm, level });
         }
     }
 

@@ -19,6 +19,7 @@
 use std::sync::Arc;
 
 use lacuna_device::StreamHint;
+use lacuna_page::Algorithm;
 
 use super::Store;
 use crate::{
@@ -33,7 +34,7 @@ use crate::{
     types::{Doublewrite, Error, PageNo, Result, TableId, TableKind, TableOptions},
     wal::{
         Until,
-        control::{ADAPTIVE, ANY_BLOCKS},
+        control::{ADAPTIVE, ANY_BLOCKS, ROW_LZ4},
     },
 };
 
@@ -128,9 +129,8 @@ impl Store {
     /// is stopped. The caller holds `ddl`.
     pub(super) fn make_file(&self, options: TableOptions) -> Result<Arc<Space>> {
         let engine = self.engine()?;
-        if options.layout().has_later_blocks() {
-            engine.flusher().require(ANY_BLOCKS)?;
-        }
+        // Before the file: a program that does not know its pages must refuse the store.
+        engine.flusher().require(features_of(&options))?;
         let id = self.number_table()?;
         let cipher = options.encrypted.then(|| self.make_key(id)).transpose()?;
         let file_name = space::file_name(id, options.layout());
@@ -201,10 +201,9 @@ impl Store {
     ) -> Result<()> {
         let engine = &self.inner.engine;
         let rows: Vec<_> = rows.into_iter().collect();
-        let is_adaptive = |row: &Row| matches!(row.options.kind, TableKind::Adaptive { .. });
-        if rows.iter().any(|(_, row)| row.as_ref().is_some_and(is_adaptive)) {
-            engine.flusher().require(ADAPTIVE)?;
-        }
+        engine.flusher().require(
+            rows.iter().flat_map(|(_, row)| row).fold(0, |all, row| all | features_of(&row.options)),
+        )?;
         let catalog = self.catalog();
         let mut txn = self.begin_internal();
         for (name, row) in rows {
@@ -391,6 +390,16 @@ impl Store {
         }
         Ok(tables)
     }
+}
+
+/// Features that a store with such a table needs.
+fn features_of(options: &TableOptions) -> u64 {
+    let of_kind = match options.kind {
+        TableKind::Adaptive { .. } => ADAPTIVE,
+        TableKind::RowCompressed { algorithm: Algorithm::Lz4, .. } => ROW_LZ4,
+        _ => 0,
+    };
+    of_kind | if options.layout().has_later_blocks() { ANY_BLOCKS } else { 0 }
 }
 
 #[cfg(test)]

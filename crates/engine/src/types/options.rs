@@ -1,7 +1,7 @@
 use std::{num::NonZeroU64, str::FromStr, time::Duration};
 
 use lacuna_crypt::{Secret, SlotOptions};
-use lacuna_page::{Algorithm, Codec, PAGE_BYTES_MAX, PAGE_BYTES_MIN};
+use lacuna_page::{Algorithm, BLOCK_ALGORITHMS, Codec, PAGE_BYTES_MAX, PAGE_BYTES_MIN};
 
 use crate::types::error::{Error, Result};
 
@@ -235,7 +235,7 @@ pub enum TableKind {
         level: i32,
     },
     /// Compressed row by row into blocks of a fixed length, as InnoDB's `ROW_FORMAT=COMPRESSED` does: each
-    /// block holds a page compressed by zlib and a log of changes to it; when that is full the thread that changes the
+    /// block holds a compressed page and a log of changes to it; when that is full the thread that changes the
     /// page compresses it again, and splits it when it does not fit. Kept as the baseline that page compression is
     /// measured against; it needs the cargo feature `zlib`.
     RowCompressed {
@@ -243,7 +243,10 @@ pub enum TableKind {
         /// InnoDB. With blocks as long as a page nothing is saved but in long values; there is space for a log of
         /// changes.
         key_block_size: u32,
-        /// zlib's level, 1 to 9; 0 is 6.
+        /// zlib, as in InnoDB, or LZ4. Each block says which one made it: those that are there stay as they are when
+        /// this changes.
+        algorithm: Algorithm,
+        /// The algorithm's level, one of [`Algorithm::levels`]; 0 is its default.
         level: i32,
     },
 }
@@ -295,10 +298,10 @@ impl TableOptions {
         TableOptions { kind: TableKind::PageCompressed { algorithm, level: 0 }, ..TableOptions::default() }
     }
 
-    /// A row-compressed table with blocks of `key_block_size` KiB at zlib's default level.
+    /// A row-compressed table with blocks of `key_block_size` KiB, by zlib at its default level.
     pub fn row_compressed(key_block_size: u32) -> TableOptions {
         TableOptions {
-            kind: TableKind::RowCompressed { key_block_size, level: 0 },
+            kind: TableKind::RowCompressed { key_block_size, algorithm: Algorithm::Zlib, level: 0 },
             ..TableOptions::default()
         }
     }
@@ -318,7 +321,7 @@ impl TableOptions {
     /// Whether a table may have them, in this program.
     pub(crate) fn check(&self) -> Result<()> {
         let algorithm = match self.kind {
-            TableKind::RowCompressed { .. } => Algorithm::Zlib,
+            TableKind::RowCompressed { algorithm, .. } => algorithm,
             kind => kind.codec().algorithm,
         };
         let both = [Some(algorithm), self.kind.rest_codec().map(|codec| codec.algorithm)];
@@ -347,7 +350,8 @@ impl TableOptions {
 
     /// Whether they are sound, in a program that has all algorithms.
     pub(crate) fn check_stored(&self) -> Result<()> {
-        if let TableKind::PageCompressed { algorithm, level } = self.kind
+        if let TableKind::PageCompressed { algorithm, level }
+        | TableKind::RowCompressed { algorithm, level, .. } = self.kind
             && !algorithm.levels().contains(&level)
         {
             let levels = algorithm.levels();
@@ -364,7 +368,7 @@ impl TableOptions {
             let reason = format!("{} is not 4, 8, 16, 32 or 64 KiB", self.page_bytes);
             return Err(Error::BadOption { what: "page_bytes", reason });
         }
-        if let TableKind::RowCompressed { key_block_size, level } = self.kind {
+        if let TableKind::RowCompressed { key_block_size, algorithm, .. } = self.kind {
             if self.encrypted {
                 let reason = "row-compressed tables cannot be encrypted".into();
                 return Err(Error::BadOption { what: "encrypted", reason });
@@ -372,8 +376,9 @@ impl TableOptions {
             if !may_have_blocks(key_block_size as usize * 1024, self.page_bytes) {
                 return Err(self.no_such_block(key_block_size));
             }
-            if !(0..=9).contains(&level) {
-                return Err(Error::BadOption { what: "level", reason: format!("{level} is not 0 to 9") });
+            if !BLOCK_ALGORITHMS.contains(&algorithm) {
+                let reason = format!("{algorithm}: row-compressed tables have zlib or lz4");
+                return Err(Error::BadOption { what: "algorithm", reason });
             }
         }
         Ok(())
@@ -385,8 +390,8 @@ impl TableOptions {
             TableKind::Plain => "plain".into(),
             TableKind::PageCompressed { algorithm, level } => format!("{algorithm} (level {level})"),
             TableKind::Adaptive { level } => format!("adaptive (level {level})"),
-            TableKind::RowCompressed { key_block_size, level } => {
-                format!("row-compressed (blocks of {key_block_size} KiB, level {level})")
+            TableKind::RowCompressed { key_block_size, algorithm, level } => {
+                format!("row-compressed (blocks of {key_block_size} KiB, {algorithm}, level {level})")
             }
         };
         let encrypted = if self.encrypted { ", encrypted" } else { "" };

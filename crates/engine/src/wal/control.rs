@@ -37,8 +37,10 @@ pub(crate) const ANY_BLOCKS: u64 = 1 << 10;
 pub(crate) const ENCRYPTED: u64 = 1 << 11;
 /// A feature that stores have once they need it: adaptive tables.
 pub(crate) const ADAPTIVE: u64 = 1 << 12;
+/// A feature that stores have once they need it: row-compressed tables by LZ4.
+pub(crate) const ROW_LZ4: u64 = 1 << 13;
 /// Those features.
-const OPTIONAL: u64 = ANY_BLOCKS | ENCRYPTED | ADAPTIVE;
+const OPTIONAL: u64 = ANY_BLOCKS | ENCRYPTED | ADAPTIVE | ROW_LZ4;
 
 /// The first sector of a slot.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Clone, Copy, Debug)]

@@ -199,7 +199,8 @@ fn compressed(page_bytes: usize, rng: &mut SeededRng) -> TableKind {
 fn row_kind(page_bytes: usize, rng: &mut SeededRng) -> TableKind {
     let page = (page_bytes >> 10) as u32;
     let key_block_size = page >> rng.below(u64::from(page.ilog2()));
-    TableKind::RowCompressed { key_block_size, level: rng.below(10) as i32 }
+    let algorithm = if rng.chance(50) { Algorithm::Zlib } else { Algorithm::Lz4 };
+    TableKind::RowCompressed { key_block_size, algorithm, level: rng.below(10) as i32 }
 }
 
 fn algorithm(rng: &mut SeededRng) -> Algorithm {
