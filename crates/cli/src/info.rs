@@ -108,6 +108,15 @@ fn mount_text(mount: &Value) -> String {
         mb("map_memory_bytes"),
         mb("map_memory_max_bytes")
     );
+    let [hits, misses] =
+        ["chunk_cache_hits", "chunk_cache_misses"].map(|name| mount[name].as_u64().unwrap_or(0));
+    if hits + misses > 0 {
+        let _ = writeln!(
+            text,
+            "  chunk cache {:>10.1} MB; {hits} chunks found there, {misses} not",
+            mb("chunk_cache_bytes")
+        );
+    }
     let _ = writeln!(text, "  mounted over {transport}; since then:");
     for (title, count, bytes) in [
         ("reads", "reads", "read_bytes"),

@@ -127,6 +127,9 @@ fn info(facts: &Facts, service: &Service) -> Value {
         "waits_for_host": service.fs().ftl().waits_for_space(),
         "map_memory_bytes": stats.map_memory_bytes,
         "map_memory_max_bytes": facts.map_memory,
+        "chunk_cache_bytes": stats.chunk_cache_bytes,
+        "chunk_cache_hits": stats.chunk_cache_hits,
+        "chunk_cache_misses": stats.chunk_cache_misses,
         "reads": counters.reads,
         "read_bytes": counters.read_bytes,
         "writes": counters.writes,
@@ -288,6 +291,7 @@ fn metrics(facts: &Facts, service: &Service) -> String {
         ("extents", "Extents in the map", stats.extents),
         ("map_memory_bytes", "Memory of the map", stats.map_memory_bytes),
         ("map_memory_max_bytes", "Memory that the map may take", facts.map_memory),
+        ("chunk_cache_bytes", "Memory of stored chunks kept for reads", stats.chunk_cache_bytes),
         ("log_device_bytes", "Size of the log device's ring; 0 without one", stats.log_device_bytes),
         ("log_device_used_bytes", "Bytes of it that are not in the store yet", stats.log_device_used_bytes),
         ("footer_memory_bytes", "Memory of footers kept for collection", stats.summary_memory_bytes),
@@ -296,6 +300,8 @@ fn metrics(facts: &Facts, service: &Service) -> String {
     }
     for (name, help, value) in [
         ("reads_total", "Reads answered", counters.reads),
+        ("chunk_cache_hits_total", "Stored chunks found in memory", stats.chunk_cache_hits),
+        ("chunk_cache_misses_total", "Stored chunks read from the device", stats.chunk_cache_misses),
         ("read_bytes_total", "Bytes read", counters.read_bytes),
         ("writes_total", "Writes answered", counters.writes),
         ("write_bytes_total", "Bytes written", counters.write_bytes),

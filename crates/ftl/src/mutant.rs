@@ -20,6 +20,8 @@ lacuna_mutants::breakable_rules! {
     TrimsLogged = "trims-logged",
     /// A chunk is verified before any byte of it is returned.
     ReadVerifies = "read-verifies",
+    /// A chunk that is kept in memory is found by the batch that wrote it.
+    CachedByBatch = "cached-by-batch",
     /// The memory of a read in place that failed is cleared.
     FailedReadCleared = "failed-read-cleared",
     /// A segment that a reader is in is not reused.

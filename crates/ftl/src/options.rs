@@ -230,6 +230,8 @@ pub struct Options {
     /// Bytes of memory for summaries of sealed segments, so that collection need not read them: about 20 for each write
     /// of up to 16 KiB.
     pub summary_memory: u64,
+    /// Bytes of memory for chunks as they are stored: a short read of one that is there needs no device. 0 for none.
+    pub chunk_cache: u64,
     /// The key, if the store is encrypted.
     pub key: Key,
     /// The store's log device.
@@ -246,6 +248,7 @@ impl Default for Options {
             discard: true,
             map_memory: None,
             summary_memory: 8 << 20,
+            chunk_cache: 0,
             key: Key::None,
             log_device: LogDeviceUse::None,
         }
@@ -365,6 +368,12 @@ pub struct Stats {
     pub map_faults: u64,
     /// Memory of the summaries that are kept, in bytes; see [`Options::summary_memory`].
     pub summary_memory_bytes: u64,
+    /// Memory of stored chunks that are kept for reads ([`Options::chunk_cache`]).
+    pub chunk_cache_bytes: u64,
+    /// Chunks that short reads found there.
+    pub chunk_cache_hits: u64,
+    /// Chunks that short reads did not find there.
+    pub chunk_cache_misses: u64,
     /// Leaves dropped from memory, see [`Options::map_memory`].
     pub map_evictions: u64,
     /// Segments that hold leaves of the map and checkpoints.

@@ -6,6 +6,8 @@
 
 #![allow(clippy::duplicate_mod)] // Each file of tests declares the harness.
 
+#[path = "chunk_cache.rs"]
+mod chunk_cache;
 #[path = "encoded.rs"]
 mod encoded;
 #[path = "encryption.rs"]
@@ -56,6 +58,7 @@ const RULES: &[(&str, &str)] = &[
     ("marks-count", "flips"),
     ("trims-logged", "mixed"),
     ("read-verifies", "flips"),
+    ("cached-by-batch", "chunk_cache::no_read_is_out_of_date"),
     ("failed-read-cleared", "in_place::bytes_that_were_not_verified_are_not_seen"),
     ("pins-count", "interleavings::a_reader_pins_the_segment_that_it_reads"),
     ("reuse-covered", "mixed"),

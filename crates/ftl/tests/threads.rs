@@ -12,14 +12,14 @@ use std::{
 
 use harness::{Change, SEGMENT_BYTES, assert_sound, payload};
 use lacuna_device::{BlockDevice, DeviceStats, Geometry, MemDevice, Result};
-use lacuna_ftl::{FormatOptions, Ftl, Lba, Op, Options, SECTOR, Stream};
+use lacuna_ftl::{FormatOptions, Ftl, Lba, Op, Options, SECTOR, Stream, Work};
 use lacuna_sim::{SeededRng, for_each_seed};
 
 const THREADS: u64 = 4;
 /// Sectors of each thread's own region.
 const REGION: u64 = 1000;
 
-/// Writes, reads, flushes and takes checkpoints in the region of `thread`; returns its expected content.
+/// Writes, reads, flushes, collects and takes checkpoints in the region of `thread`; returns its expected content.
 fn work(ftl: &Ftl, thread: u64, seed: u64) -> Vec<u8> {
     let mut rng = SeededRng::new(seed * 100 + thread);
     let base = thread * REGION;
@@ -40,6 +40,10 @@ fn work(ftl: &Ftl, thread: u64, seed: u64) -> Vec<u8> {
                 model[place].fill(0);
             }
             7 if rng.chance(10) => ftl.checkpoint().unwrap(),
+            // The thread alone may find enough of them empty, or be late.
+            7 if rng.chance(20) => {
+                ftl.step(Work::Gc).unwrap();
+            }
             7 => ftl.flush().unwrap(),
             _ => {
                 let mut buf = vec![0; place.len()];
@@ -59,7 +63,8 @@ fn threads_see_their_own_writes_while_segments_are_collected() {
         let options = FormatOptions { segment_bytes: Some(SEGMENT_BYTES), ..FormatOptions::default() };
         Ftl::format(device.clone(), &options).unwrap();
         let map_memory = (seed % 3 > 0).then_some(seed % 3 * 2000);
-        let options = Options { background: seed % 2 == 0, map_memory, ..Options::default() };
+        let chunk_cache = [0, 40 << 10, 8 << 20][seed as usize % 3];
+        let options = Options { background: seed % 2 == 0, map_memory, chunk_cache, ..Options::default() };
         let ftl = Ftl::open(device.clone(), options).unwrap();
         let models: Vec<_> = std::thread::scope(|scope| {
             let ftl = &ftl;

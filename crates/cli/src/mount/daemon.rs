@@ -86,6 +86,7 @@ fn command_line(arguments: &Arguments) -> Vec<OsString> {
     line.push(format!("--blksize={}", arguments.blksize).into());
     line.push(format!("--footprint={}", arguments.footprint).into());
     line.extend(arguments.map_memory.map(|size| format!("--map-memory={}", size.0).into()));
+    line.extend(arguments.chunk_cache.map(|size| format!("--chunk-cache={}", size.0).into()));
     line.push(format!("--close-timeout={}", arguments.close_timeout).into());
     line.extend(arguments.root_reserve.map(|reserve| format!("--root-reserve={reserve}").into()));
     line.extend(log_device::words());

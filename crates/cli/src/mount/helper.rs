@@ -63,13 +63,14 @@ const FLAGS: [(&str, &str); 14] = [
 ];
 
 /// Options with a value that the command line takes under the same name, with `-` for `_`.
-const VALUES: [&str; 12] = [
+const VALUES: [&str; 13] = [
     "threads",
     "transport",
     "cache",
     "blksize",
     "footprint",
     "map_memory",
+    "chunk_cache",
     "root_reserve",
     "close_timeout",
     "key_file",
@@ -293,6 +294,7 @@ mod tests {
             ("/s /d -o allow_other", false, Ok("lacuna mount --allow-other -- /s /d")),
             ("/s /d -o log_device=/dev/dax0.0", false, Ok("lacuna mount --log-device=/dev/dax0.0 -- /s /d")),
             ("/s /d -o map_memory=1G,sync", false, Ok("lacuna mount --map-memory=1G --sync -- /s /d")),
+            ("/s /d -o chunk_cache=64M", false, Ok("lacuna mount --chunk-cache=64M -- /s /d")),
             ("/s /d -o root_reserve=10%", false, Ok("lacuna mount --root-reserve=10% -- /s /d")),
             ("/s /d -o key_file=/k", false, Ok("lacuna mount --key-file=/k -- /s /d")),
             ("/s /d -o data=journal", true, Err("unknown mount option data=journal")),

@@ -138,6 +138,11 @@ pub(crate) struct Arguments {
     /// no more than an eighth of the machine's memory
     #[arg(long, value_name = "SIZE")]
     map_memory: Option<Size>,
+    /// Memory for data as it is stored, compressed where it is: a short read of what is there needs no device. None by
+    /// default: the page cache of the kernel, or the pool of a database, does more with the same memory as long as data
+    /// is read uncompressed
+    #[arg(long, value_name = "SIZE")]
+    chunk_cache: Option<Size>,
     /// Space that only root may fill: percent, such as 10%, or a size; 0 for none. By default 5% of what other users
     /// are let into
     #[arg(long, value_name = "PERCENT|SIZE")]

@@ -167,6 +167,7 @@ fn open(arguments: &Arguments, map_memory: u64) -> Result<Arc<Nvmfs>> {
         VfsOptions { read_only: arguments.read_only, wait_for_space: true, ..log_device::vfs_options() };
     options.options.ftl.footprint = arguments.footprint;
     options.options.ftl.map_memory = Some(map_memory);
+    options.options.ftl.chunk_cache = arguments.chunk_cache.map_or(0, |size| size.0);
     options.options.root_reserve = match arguments.root_reserve {
         Some(reserve) => reserve.0,
         None => reserve::default_for(arguments.allow_other),

@@ -8,6 +8,7 @@
 //! are read straight into that buffer and verified there. If verification fails, the buffer is cleared: the caller
 //! never sees unverified bytes.
 
+mod cache;
 mod chunks;
 mod decoded;
 mod found;
@@ -18,6 +19,7 @@ mod stored;
 
 pub use found::{Lost, Mapped, Remains};
 
+pub(crate) use cache::ChunkCache;
 pub(crate) use pinned::Pinned;
 pub(crate) use reader::{NEAR_BYTES, Reader};
 pub(crate) use runs::{READ_BYTES, runs};

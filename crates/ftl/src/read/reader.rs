@@ -4,6 +4,7 @@ use std::{ops::Range, sync::Arc};
 
 use lacuna_device::AlignedBuf;
 
+use super::cache::{CacheUse, ChunkCache, Key, READ_BYTES_MAX};
 use super::decoded::Decoded;
 use super::found::{Lost, Mapped, Remains};
 use super::pinned::Pinned;
@@ -40,12 +41,18 @@ pub(crate) struct Reader {
     pub(super) map: Arc<SharedMap>,
     pub(super) journal: Arc<Journal>,
     pub(super) pages: Arc<PagedMap>,
+    cache: Option<ChunkCache>,
 }
 
 impl Reader {
-    pub(crate) fn new(base: Base) -> Reader {
+    pub(crate) fn new(base: Base, cache: Option<ChunkCache>) -> Reader {
         let Base { volume, map, journal, pages } = base;
-        Reader { volume, map, journal, pages }
+        Reader { volume, map, journal, pages, cache }
+    }
+
+    /// Counters of the cache of stored chunks, all 0 without one.
+    pub(crate) fn cache_use(&self) -> CacheUse {
+        self.cache.as_ref().map(ChunkCache::counters).unwrap_or_default()
     }
 
     pub(crate) fn map(&self) -> &SharedMap {
@@ -69,6 +76,9 @@ impl Reader {
         };
         self.volume.must_have_key()?;
         let pinned = self.pin_some(lba.0..end, usize::MAX)?;
+        if let Some(cache) = self.cache.as_ref().filter(|_| buf.len() <= READ_BYTES_MAX) {
+            return self.read_cached(cache, lba, pinned.extents(), buf);
+        }
         if let Some(start) = self.start_of_image(lba, pinned.extents(), buf) {
             let read = self.read_image(start, pinned.extents(), buf);
             if read.is_err() && !is_broken(Rule::FailedReadCleared) {
@@ -85,6 +95,41 @@ impl Reader {
         })?;
         buf[filled..].fill(0);
         Ok(())
+    }
+
+    /// Fills `buf` with pinned `extents` from `lba` on: from the cache what it holds, and the rest, which it then holds,
+    /// from the device.
+    fn read_cached(
+        &self,
+        cache: &ChunkCache,
+        lba: Lba,
+        extents: &[(Lba, Extent)],
+        buf: &mut [u8],
+    ) -> Result<()> {
+        buf.fill(0);
+        let mut put = |at: Lba, stored: &Stored<'_>| {
+            let start = (at.0 - lba.0) as usize * SECTOR;
+            stored.copy_to(&mut buf[start..start + stored.len()]);
+        };
+        let (mut missing, mut decoded) = (Vec::new(), Decoded::default());
+        for found in extents.iter().filter(|(_, extent)| extent.bytes() > 0) {
+            match cache.get(&Key::of(found.0.0, &found.1)) {
+                Some(chunk) => put(found.0, &self.part_of(found, &chunk, &mut decoded)?),
+                None => missing.push(*found),
+            }
+        }
+        let mut outcome = Ok(());
+        self.read_chunks(&missing, 0, |found, chunk| {
+            let read = chunk.and_then(|chunk| {
+                put(found.0, &self.part_of(found, chunk, &mut decoded)?);
+                cache.put(Key::of(found.0.0, &found.1), chunk);
+                Ok(())
+            });
+            if outcome.is_ok() {
+                outcome = read;
+            }
+        });
+        outcome
     }
 
     /// The byte on the device at which `extents`, read from `lba` on, begin, if the device holds them in the layout of
@@ -152,14 +197,29 @@ impl Reader {
         gap: usize,
         mut take: impl FnMut(&(Lba, Extent), Result<Stored<'_>>),
     ) {
-        let (mut rest, mut decoded) = (extents, Decoded::default());
+        let mut decoded = Decoded::default();
+        self.read_chunks(extents, gap, |found, chunk| match chunk {
+            Ok(chunk) => take(found, self.part_of(found, chunk, &mut decoded)),
+            Err(error) => take(found, Err(error)),
+        });
+    }
+
+    /// As [`Reader::read_each`], with the whole chunk of each extent, which is not verified yet.
+    fn read_chunks(
+        &self,
+        extents: &[(Lba, Extent)],
+        gap: usize,
+        mut take: impl FnMut(&(Lba, Extent), Result<&[u8]>),
+    ) {
+        let mut rest = extents;
         while !rest.is_empty() {
             let runs = runs(&mut rest, gap);
             let Ok(read) = self.read_runs(&runs) else {
                 for found in runs.iter().flat_map(|run| run.extents) {
                     let (_, Extent { phys, stored, .. }) = found;
-                    match self.read_bytes(phys.segment, phys.offset(), usize::from(*stored)) {
-                        Ok(chunk) => take(found, self.part_of(found, &chunk, &mut decoded)),
+                    let chunk = self.read_bytes(phys.segment, phys.offset(), usize::from(*stored));
+                    match chunk {
+                        Ok(chunk) => take(found, Ok(&chunk)),
                         Err(error) => take(found, Err(error)),
                     }
                 }
@@ -168,8 +228,10 @@ impl Reader {
             for (run, chunks) in runs.iter().zip(read) {
                 for found in run.extents {
                     let (_, extent) = found;
-                    let chunk = &chunks[extent.phys.offset() - run.offset..][..usize::from(extent.stored)];
-                    take(found, self.part_of(found, chunk, &mut decoded));
+                    take(
+                        found,
+                        Ok(&chunks[extent.phys.offset() - run.offset..][..usize::from(extent.stored)]),
+                    );
                 }
             }
         }

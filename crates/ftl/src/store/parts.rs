@@ -11,7 +11,7 @@ use crate::{
     maintenance::Maintenance,
     media::ring::Ring,
     paging::Base,
-    read::Reader,
+    read::{ChunkCache, Reader},
     recovery::{self, Losses},
     reuse::Reuse,
     sync::Mutex,
@@ -39,7 +39,7 @@ impl Store {
         let recovery::Opened { volume, superblock, log, map, lost_headers, ring } =
             recovery::open(device, options, losses)?;
         let base = Base::new(volume, map, log, options.map_memory);
-        let reader = Arc::new(Reader::new(base.clone()));
+        let reader = Arc::new(Reader::new(base.clone(), ChunkCache::new(options.chunk_cache)));
         let reuse = Arc::new(Reuse::new(base.clone(), options.discard, lost_headers));
         let checkpointer = Arc::new(Checkpointer::new(base.clone(), reuse.clone(), superblock));
         let collector =

@@ -23,6 +23,7 @@ impl Store {
         let (map_faults, map_evictions) = pages.faults_and_evictions();
         let segment_bytes = volume.space().segment_bytes as u64;
         let log_use = log.log_use().unwrap_or_default();
+        let cache = self.reader.cache_use();
         Stats {
             capacity_bytes: self.checkpointer.superblock().capacity_bytes,
             segment_bytes,
@@ -42,6 +43,9 @@ impl Store {
             extents: total.extents,
             map_memory_bytes: map.memory_bytes(),
             summary_memory_bytes: log.summary_bytes(),
+            chunk_cache_bytes: cache.bytes,
+            chunk_cache_hits: cache.hits,
+            chunk_cache_misses: cache.misses,
             map_leaves: residence.leaves,
             map_leaves_resident: residence.resident,
             map_faults,
