@@ -94,6 +94,10 @@ pub(crate) struct EngineOptions {
     /// Memory for the map of a store file or device; all of it is kept by default
     #[arg(long, value_name = "SIZE")]
     map_memory: Option<Size>,
+    /// Memory for pages as a store file or device holds them, beside the pool: where pages are compressed, the same
+    /// memory holds more of them; none by default
+    #[arg(long, value_name = "SIZE")]
+    chunk_cache: Option<Size>,
     /// How much of the store to make use of: whole, percent of what is live, or auto, which is all of a disk and
     /// 200 percent of a file
     #[arg(long, default_value_t = Footprint::Auto)]
@@ -266,6 +270,7 @@ impl EngineOptions {
     fn vfs_options(&self) -> VfsOptions {
         let mut options = log_device::vfs_options();
         options.options.ftl.map_memory = self.map_memory.map(|size| size.0);
+        options.options.ftl.chunk_cache = self.chunk_cache.map_or(0, |size| size.0);
         options.options.ftl.footprint = self.footprint;
         options.options.ftl.elide_zero_tails = self.elide_zero_tails.0;
         options
@@ -313,6 +318,7 @@ impl EngineOptions {
             "page_bytes": TableOptions::default().page_bytes,
             "pool_bytes": self.pool.0,
             "map_memory_bytes": self.map_memory.map(|size| size.0),
+            "chunk_cache_bytes": self.chunk_cache.map(|size| size.0),
             "footprint": self.footprint.to_string(),
             "log_bytes": options.log_bytes,
             "wal_device": self.wal_device.as_ref().map(|path| path.display().to_string()),

@@ -97,8 +97,8 @@ fn row_compressed_tables_run_and_are_counted() {
         let table = succeed(
             &scratch,
             &format!(
-                "linkbench --store {storage} --size 512M --tables plain,row --row-algorithm {algorithm} {SMALL} \
-                 --json out.json"
+                "linkbench --store {storage} --size 512M --chunk-cache 1M --tables plain,row --row-algorithm {algorithm} \
+                 {SMALL} --json out.json"
             ),
         );
         assert!(table.contains(&format!("row/{algorithm} : plain")), "{table}");
