@@ -1,7 +1,8 @@
 //! The load phase: nodes and links with their index entries and counts, by many threads.
 //!
 //! Work is cut into jobs that depend on nothing but the seed, so plain and compressed tables get
-//! the very same rows whichever thread takes which job. A node with very many links (LinkBench's
+//! the very same rows whichever thread takes which job. So do the motifs that their payloads share:
+//! they are those of LinkBench's loaders, not of the threads here. A node with very many links (LinkBench's
 //! hottest has a million) is spread over several jobs. Every transaction keeps counts equal to
 //! visible links, so a load that is cut short leaves a consistent graph.
 
@@ -31,6 +32,10 @@ const CHUNK_IDS: u64 = 1024;
 const SEGMENT_LINKS: u64 = 16 * BATCH_ROWS as u64;
 /// Loaded links are up to this much older than the load, in milliseconds (50 days).
 const AGE_MAX_MS: u64 = 1 << 32;
+/// LinkBench has one loader of nodes and, by its configuration, ten of links. Each has motifs of its own.
+const LINK_LOADERS: usize = 10;
+/// Ids whose links one of these loads at a time.
+const LINK_LOADER_IDS: u64 = 2048;
 
 /// Rows that were loaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -82,8 +87,10 @@ pub(crate) fn load<D: Db>(
         let (nodes, links) = (nodes.load(Relaxed), links.load(Relaxed));
         format!("{nodes} of {} nodes, {links} links", config.ids)
     });
+    let motifs = Motifs::new(config.plan.seed);
     let work = || {
-        let mut loader = Loader { client: Client::new(db, acks, next_node_id), config, degrees };
+        let client = Client::new(db, acks, next_node_id);
+        let mut loader = Loader { client, config, degrees, motifs: &motifs };
         while let Some(&job) = jobs.get(taken.fetch_add(1, Relaxed) as usize) {
             let result = loader.run(job, |rows| {
                 nodes.fetch_add(rows.nodes, Relaxed);
@@ -107,10 +114,32 @@ pub(crate) fn load<D: Db>(
     Ok(Loaded { nodes: nodes.into_inner(), links: links.into_inner() })
 }
 
+/// The payloads of LinkBench's loaders.
+struct Motifs {
+    nodes: Payload,
+    links: [Payload; LINK_LOADERS],
+    seed: u64,
+}
+
+impl Motifs {
+    fn new(seed: u64) -> Motifs {
+        let mut random = Random::new(seed, 0xB0);
+        let nodes = Payload::new(payload::NODE, &mut random);
+        Motifs { nodes, links: std::array::from_fn(|_| Payload::new(payload::LINK, &mut random)), seed }
+    }
+
+    /// Those of the loader that happens to load the links of `id1`.
+    fn of_links(&self, id1: u64) -> &Payload {
+        let taken = (id1 - 1) / LINK_LOADER_IDS;
+        &self.links[Random::new(self.seed ^ 0xB1, taken).below(LINK_LOADERS as u64) as usize]
+    }
+}
+
 struct Loader<'a, D: Db> {
     client: Client<'a, D>,
     config: &'a Config,
     degrees: &'a Degrees,
+    motifs: &'a Motifs,
 }
 
 /// Links of one list that are loaded in one transaction: `links[range]`, then the count.
@@ -133,7 +162,6 @@ impl<D: Db> Loader<'_, D> {
                 let mut random = Random::new(self.config.plan.seed, first << 8);
                 self.nodes(&mut random, first, end)?;
                 count(Loaded { nodes: end - first, links: 0 });
-                let payload = Payload::new(payload::LINK, &mut random);
                 let mut batch = Batch::default();
                 // LinkBench loads both types of a node together.
                 for id1 in first..end {
@@ -141,7 +169,7 @@ impl<D: Db> Loader<'_, D> {
                         let links = self.degrees.of(id1, link_type);
                         if links <= SEGMENT_LINKS {
                             let list = link_id(id1, link_type, id1);
-                            self.links(&mut random, &payload, &mut batch, list, links, &count)?;
+                            self.links(&mut random, &mut batch, list, links, &count)?;
                         }
                     }
                 }
@@ -150,17 +178,16 @@ impl<D: Db> Loader<'_, D> {
             Job::Segment { id1, link_type, from, end } => {
                 let purpose = (id1 << 8) + 1 + link_type as u64;
                 let mut random = Random::new(self.config.plan.seed ^ from.rotate_right(16), purpose);
-                let payload = Payload::new(payload::LINK, &mut random);
                 let mut batch = Batch::default();
                 let first = link_id(id1, link_type, id1 + from);
-                self.links(&mut random, &payload, &mut batch, first, end - from, &count)?;
+                self.links(&mut random, &mut batch, first, end - from, &count)?;
                 self.flush(&mut batch, &count)
             }
         }
     }
 
     fn nodes(&mut self, random: &mut Random, first: u64, end: u64) -> Result<()> {
-        let payload = Payload::new(payload::NODE, random);
+        let payload = &self.motifs.nodes;
         let time = (self.config.plan.epoch_ms / 1000) as u32;
         for start in (first..end).step_by(BATCH_ROWS) {
             let stop = end.min(start + BATCH_ROWS as u64);
@@ -187,12 +214,12 @@ impl<D: Db> Loader<'_, D> {
     fn links(
         &mut self,
         random: &mut Random,
-        payload: &Payload,
         batch: &mut Batch,
         first: LinkId,
         n: u64,
         count: &impl Fn(Loaded),
     ) -> Result<()> {
+        let payload = self.motifs.of_links(first.id1);
         let mut added = 0;
         while added < n {
             let start = batch.links.len();
@@ -200,7 +227,7 @@ impl<D: Db> Loader<'_, D> {
             for _ in added..fit {
                 let mut data = Vec::new();
                 payload.append(random, &mut data);
-                let age = random.below(AGE_MAX_MS);
+                let age = 1 + random.below(AGE_MAX_MS);
                 batch.links.push((self.config.plan.epoch_ms.saturating_sub(age), data));
             }
             let first = LinkId { id2: first.id2 + added, ..first };
@@ -217,7 +244,6 @@ impl<D: Db> Loader<'_, D> {
         if batch.links.is_empty() {
             return Ok(());
         }
-        let now = self.config.plan.epoch_ms;
         self.client.transact(|txn, value, acks| {
             for Run { first, links } in &batch.runs {
                 for (id2, (time, data)) in (first.id2..).zip(&batch.links[links.clone()]) {
@@ -232,7 +258,9 @@ impl<D: Db> Loader<'_, D> {
             }
             // Last, because loaders that share a long list wait for each other here.
             for Run { first, links } in &batch.runs {
-                txn.change_count((first.id1, first.link_type), links.len() as i64, now)?;
+                let newest = batch.links[links.clone()].iter().map(|&(time, _)| time).max();
+                let by = links.len() as i64;
+                txn.change_count((first.id1, first.link_type), by, newest.unwrap_or_default())?;
             }
             Ok(())
         })?;
@@ -247,6 +275,15 @@ impl<D: Db> Loader<'_, D> {
 mod tests {
     use super::*;
     use crate::linkbench::degree::Distribution;
+
+    #[test]
+    fn motifs_are_shared_as_by_the_loaders_of_linkbench() {
+        let motifs = Motifs::new(1);
+        let of = |id1| std::ptr::from_ref(motifs.of_links(id1));
+        assert_eq!(of(1), of(2048));
+        let used: std::collections::BTreeSet<_> = (0..1000).map(|chunk| of(1 + chunk * 2048)).collect();
+        assert_eq!(used.len(), 10);
+    }
 
     #[test]
     fn jobs_cover_every_link_once() {

@@ -1,9 +1,9 @@
 //! LinkBench: the social graph benchmark of Armstrong et al. (SIGMOD 2013), after the original
-//! tool's configuration `FBWorkload.properties`.
+//! tool with its configuration `FBWorkload.properties`, as it runs rather than as that reads.
 //!
 //! A run loads nodes and links, warms up, and lets many requesters draw ten kinds of requests with
 //! the original's mix, access distributions and payloads; then it verifies that index and counts agree with the links.
-//! Differences from the original, besides the language:
+//! The main differences from the original, besides the language (docs/layers/bench.md has all):
 //!
 //! - Versions of rows count their changes (the original writes constants), so that the
 //!   acknowledgement log can prove what survived a crash.
