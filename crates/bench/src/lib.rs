@@ -1,7 +1,7 @@
 //! Benchmarks for Lacuna and, behind the same traits, for other engines.
 //!
 //! layers: ack_file, block_stat, latencies, plan, progress, random, side_by_side, trace, verdict
-//! layers: < flash, open_loop, page_traffic, row_compression, shuffle, zipf < requesters < loading, mysql < figures
+//! layers: < flash, open_loop, page_traffic, row_compression, shuffle, zipf < requesters < loading, sql < figures
 //! layers: < linkbench
 //! layers: < engine, iobench, trimbench < proof, tpcc
 
@@ -14,7 +14,6 @@ pub mod iobench;
 mod latencies;
 pub mod linkbench;
 mod loading;
-pub mod mysql;
 mod open_loop;
 mod page_traffic;
 mod plan;
@@ -25,6 +24,7 @@ mod requesters;
 mod row_compression;
 mod shuffle;
 mod side_by_side;
+pub mod sql;
 pub mod tpcc;
 pub mod trace;
 pub mod trimbench;

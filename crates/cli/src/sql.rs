@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 use clap::Args;
-use lacuna_bench::mysql::{Address, Format, Login, OnServer, Written};
+use lacuna_bench::sql::{Address, Format, Login, OnServer, Written};
 use serde_json::{Map, Value, json};
 
 use crate::tables::Kind;

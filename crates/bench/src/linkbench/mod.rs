@@ -20,12 +20,12 @@ mod load;
 #[cfg(test)]
 mod memory;
 mod mix;
-mod mysql;
 mod operations;
 mod payload;
 mod report;
 mod request;
 mod schema;
+mod sql;
 #[cfg(test)]
 mod tests;
 mod verify;
@@ -41,9 +41,9 @@ pub use acks::AckLog;
 #[doc(hidden)]
 pub use acks::fuzz as fuzz_acks;
 pub use db::{Db, DbError, DbResult, Table, Txn, Visit};
-pub use mysql::{SqlDb, SqlTxn};
 pub use payload::NODE_DATA_BYTES_MAX;
 pub use report::{RunReport, comparison};
+pub use sql::{SqlDb, SqlTxn};
 pub use verify::{Verified, verify_acks};
 
 /// Types of links in the graph.

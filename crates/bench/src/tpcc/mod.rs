@@ -17,10 +17,10 @@ mod database;
 mod db;
 mod load;
 mod mix;
-mod mysql;
 mod report;
 mod requester;
 mod schema;
+mod sql;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -39,9 +39,9 @@ pub use acks::AckLog;
 pub use acks::fuzz as fuzz_acks;
 pub use database::{Database, EngineTxn};
 pub use db::{Db, Txn, Visit};
-pub use mysql::{SqlDb, SqlTxn};
 pub use report::{RunReport, comparison};
 pub use schema::Table;
+pub use sql::{SqlDb, SqlTxn};
 pub use verify::{Verified, verify, verify_acks};
 
 /// Districts of a warehouse.

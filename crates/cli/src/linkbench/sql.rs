@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use lacuna_bench::{
     linkbench::{self, AckLog, Config, SqlDb, verify_acks},
-    mysql::{Address, Written},
+    sql::{Address, Brand, Written},
 };
 use serde_json::json;
 
@@ -25,7 +25,7 @@ pub(super) fn run(arguments: &Arguments, config: &Config, server: &Address) -> R
         || phases.ack_log.as_deref().map(AckLog::create).transpose(),
         |making| {
             eprintln!("{server}: {} tables, {} ids", making.kind.name(), config.ids);
-            SqlDb::create(server, making.login, &making.format, making.written.clone())
+            SqlDb::create(Brand::Mysql, server, making.login, &making.format, making.written.clone())
         },
         |db, making, acks| {
             linkbench::run(db, config, making.kind.name(), making.algorithm, acks.as_ref())
@@ -48,7 +48,7 @@ pub(super) fn run(arguments: &Arguments, config: &Config, server: &Address) -> R
 
 /// Verifies that a server has every commit of a log.
 pub(super) fn verify(arguments: &Arguments, log: &Path, server: &Address) -> Result<()> {
-    let db = SqlDb::open(server, &arguments.sql.login(DATABASE), Written::Status)?;
+    let db = SqlDb::open(Brand::Mysql, server, &arguments.sql.login(DATABASE), Written::Status)?;
     let verified = verify_acks(&db, log).with_context(|| server.to_string())?;
     say(&format!(
         "{server}: sound, and all {} acknowledged changes are there ({} nodes, {} links)\n",

@@ -13,7 +13,7 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
-use lacuna_bench::mysql::Connection;
+use lacuna_bench::sql::mysql::Connection;
 
 use crate::{
     demo::{self, Mount, Work},

@@ -9,7 +9,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail, ensure};
-use lacuna_bench::mysql::{Address, Connection, Login};
+use lacuna_bench::sql::{Address, Login, mysql::Connection};
 use rustix::process::getuid;
 
 use crate::demo::{Process, find};

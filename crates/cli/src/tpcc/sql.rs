@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use lacuna_bench::{
-    mysql::{Address, Written},
+    sql::{Address, Brand, Written},
     tpcc::{self, AckLog, Config, SqlDb, comparison},
 };
 use serde_json::json;
@@ -24,7 +24,7 @@ pub(super) fn run(arguments: &Arguments, config: &Config, server: &Address) -> R
         || phases.ack_log.as_deref().map(AckLog::create).transpose(),
         |making| {
             eprintln!("{server}: {} tables, {} warehouses", making.kind.name(), config.scale.warehouses);
-            SqlDb::create(server, making.login, &making.format, making.written.clone())
+            SqlDb::create(Brand::Mysql, server, making.login, &making.format, making.written.clone())
         },
         |db, making, acks| {
             tpcc::run(db, config, making.kind.name(), making.algorithm, acks.as_ref())
@@ -48,6 +48,6 @@ pub(super) fn run(arguments: &Arguments, config: &Config, server: &Address) -> R
 
 /// Verifies the conditions on a server, and that it has every commit of a log.
 pub(super) fn verify(arguments: &Arguments, log: Option<&Path>, server: &Address) -> Result<()> {
-    let db = SqlDb::open(server, &arguments.sql.login(DATABASE), Written::Status)?;
+    let db = SqlDb::open(Brand::Mysql, server, &arguments.sql.login(DATABASE), Written::Status)?;
     prove(&db, log, &server.to_string())
 }

@@ -18,9 +18,9 @@ pub enum Written {
     Auto,
     /// The counters of a block device, which count the writes of all processes.
     Device(PathBuf),
-    /// `write_bytes` in `/proc/PID/io` of the server. Does not count direct writes through FUSE.
+    /// `write_bytes` in `/proc/PID/io` of the server and the processes that it started. Does not count direct writes through FUSE.
     Process(u32),
-    /// The server's counter `Innodb_data_written`: pages, doublewrites and log as InnoDB sees them.
+    /// The server's own counter.
     Status,
 }
 
@@ -44,7 +44,7 @@ impl fmt::Display for Written {
             Written::Auto => write!(f, "auto"),
             Written::Device(path) => write!(f, "block device {}", path.display()),
             Written::Process(pid) => write!(f, "/proc/{pid}/io of the server"),
-            Written::Status => write!(f, "Innodb_data_written of the server"),
+            Written::Status => write!(f, "the counter of the server"),
         }
     }
 }
@@ -75,33 +75,45 @@ impl Written {
     pub(super) fn bytes(&self) -> Result<u64> {
         match self {
             Written::Device(path) => Ok(device_traffic(path)?.written_bytes),
+            // Those of processes that have ended are counted with the one that started them.
             Written::Process(pid) => {
-                let path = format!("/proc/{pid}/io");
-                let text = fs::read_to_string(&path).with_context(|| path.clone())?;
-                let line = text.lines().find_map(|line| line.strip_prefix("write_bytes: "));
-                line.and_then(|bytes| bytes.parse().ok()).with_context(|| format!("{path}: no write_bytes"))
+                let of_children = children(*pid).into_iter().filter_map(|child| process_written(child).ok());
+                Ok(process_written(*pid)? + of_children.sum::<u64>())
             }
             Written::Auto | Written::Status => bail!("only the server knows"),
         }
     }
 }
 
-/// The process that a pid file names, if it is a server's.
-pub(super) fn server_process(data_directory: &Path, pid_file: &Path) -> Option<u32> {
-    let text = fs::read_to_string(data_directory.join(pid_file)).ok()?;
-    let pid: u32 = text.trim().parse().ok()?;
-    let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
-    ["mariadbd", "mysqld"].contains(&name.trim()).then_some(pid)
+/// Bytes that a process made the system write.
+fn process_written(pid: u32) -> Result<u64> {
+    let path = format!("/proc/{pid}/io");
+    let text = fs::read_to_string(&path).with_context(|| path.clone())?;
+    let line = text.lines().find_map(|line| line.strip_prefix("write_bytes: "));
+    line.and_then(|bytes| bytes.parse().ok()).with_context(|| format!("{path}: no write_bytes"))
 }
 
-/// Processor time that a process used.
-pub(super) fn processor_seconds(pid: u32) -> Option<f64> {
+/// The first numbers in `/proc/PID/stat` behind the name, which is in brackets and may hold anything; the first is the
+/// process that started it.
+fn stat(pid: u32) -> Option<Vec<i64>> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in brackets may hold anything; ticks of user and system time are 12 and 13 fields after it.
     let (_, behind) = text.rsplit_once(')')?;
-    let mut columns = behind.split_whitespace().skip(11).map(str::parse::<u64>);
-    let ticks = columns.next()?.ok()? + columns.next()?.ok()?;
-    Some(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
+    behind.split_whitespace().skip(1).take(14).map(|field| field.parse().ok()).collect()
+}
+
+/// The running processes that a process started.
+fn children(pid: u32) -> Vec<u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter(|&child| stat(child).is_some_and(|stat| stat.first() == Some(&i64::from(pid)))).collect()
+}
+
+/// Processor time that a server used: its process, and those that it started.
+pub(super) fn processor_seconds(pid: u32) -> Option<f64> {
+    // Ticks of user and system time, then those of processes that it started and that have ended.
+    let ticks = |pid: u32, fields: usize| Some(stat(pid)?.get(10..10 + fields)?.iter().sum::<i64>());
+    let of_children: i64 = children(pid).into_iter().filter_map(|child| ticks(child, 2)).sum();
+    Some((ticks(pid, 4)? + of_children) as f64 / rustix::param::clock_ticks_per_second() as f64)
 }
 
 #[cfg(test)]
@@ -111,6 +123,11 @@ mod tests {
     #[test]
     fn this_process_has_used_some_time() {
         assert!(processor_seconds(std::process::id()).is_some());
+        let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        let is_child = children(std::process::id()).contains(&child.id());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(is_child);
         assert_eq!("status".parse(), Ok(Written::Status));
         assert!("loop0".parse::<Written>().is_err());
     }

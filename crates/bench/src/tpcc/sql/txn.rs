@@ -6,18 +6,17 @@
 
 use std::ops::ControlFlow;
 
-use ::mysql::Value;
 use anyhow::{Context, Result, anyhow};
 
 use super::{
-    columns::{index_key, index_params, int, key_of, key_params, layout, value_of, value_params},
+    columns::{index_key, index_params, key_of, key_params, layout, value_of, value_params},
     statements::Shape,
 };
 use crate::{
     linkbench::{DbError, DbResult},
-    mysql::{Error, Server, Session, groups},
+    sql::{Error, Server, Session, Value, groups},
     tpcc::{
-        db::{Txn, Visit, missing},
+        db::{Txn, Visit},
         schema::Table,
     },
 };
@@ -37,7 +36,10 @@ pub struct SqlTxn<'db> {
 }
 
 fn classify(error: Error) -> DbError {
-    if error.is_lost_race() { DbError::Retry(error.to_string()) } else { DbError::Fatal(error.into()) }
+    match error {
+        Error::LostRace(reason) => DbError::Retry(reason),
+        error => DbError::Fatal(error.into()),
+    }
 }
 
 fn is_index(table: Table) -> bool {
@@ -68,15 +70,29 @@ impl<'db> SqlTxn<'db> {
         self.session.as_mut().expect("a transaction has its connection until it ends")
     }
 
-    fn run(&mut self, shape: Shape, params: Vec<Value>) -> DbResult<u64> {
-        self.is_begun = true;
-        self.session().run(shape, params).map_err(classify)
+    /// Begins the transaction on the server, unless it is.
+    fn begin(&mut self) -> DbResult<()> {
+        if !self.is_begun {
+            self.is_begun = true;
+            self.session().begin().map_err(classify)?;
+        }
+        Ok(())
+    }
+
+    /// Runs a statement that changes at least so many rows; that it did shows at the latest in the commit.
+    fn queue(&mut self, shape: Shape, params: &[Value], rows_min: u64) -> DbResult<()> {
+        self.begin()?;
+        let queued = self.session().queue(shape, params, rows_min);
+        queued.map_err(|error| match error {
+            Error::Missing => DbError::Fatal(anyhow!("{shape:?}: {error}")),
+            error => classify(error),
+        })
     }
 
     fn select(
         &mut self,
         shape: Shape,
-        params: Vec<Value>,
+        params: &[Value],
         visit: impl FnMut(&[Value]) -> Result<ControlFlow<()>>,
     ) -> DbResult<()> {
         let result = self.session().select(shape, params, visit);
@@ -90,7 +106,7 @@ impl<'db> SqlTxn<'db> {
         let Some(at) = self.rows.iter().position(|(of, _)| *of == home(table)) else { return Ok(()) };
         let (table, rows) = self.rows.swap_remove(at);
         for group in groups(&rows) {
-            self.run(Shape::Insert(table, group.len()), group.concat())?;
+            self.queue(Shape::Insert(table, group.len()), &group.concat(), group.len() as u64)?;
         }
         Ok(())
     }
@@ -98,7 +114,7 @@ impl<'db> SqlTxn<'db> {
     fn lookup(&mut self, table: Table, key: &[u8], shape: Shape) -> DbResult<Option<Vec<Value>>> {
         self.flush(table)?;
         let mut found = None;
-        self.select(shape, key_params(table, key), |fields| {
+        self.select(shape, &key_params(table, key), |fields| {
             found = Some(if layout(table).columns.is_empty() { Vec::new() } else { fields.to_vec() });
             Ok(ControlFlow::Continue(()))
         })?;
@@ -114,7 +130,7 @@ impl<'db> SqlTxn<'db> {
         visit: &mut Visit<'_>,
     ) -> DbResult<()> {
         self.flush(table)?;
-        self.select(shape, params, |fields| {
+        self.select(shape, &params, |fields| {
             if is_index(table) {
                 visit(&index_key(table, fields)?, &[])?;
             } else {
@@ -133,7 +149,7 @@ impl Txn for SqlTxn<'_> {
     }
 
     fn find_for_update(&mut self, table: Table, key: &[u8]) -> DbResult<Option<Vec<u8>>> {
-        self.is_begun = true;
+        self.begin()?;
         let Some(row) = self.lookup(table, key, Shape::Lock(table))? else { return Ok(None) };
         let value = value_of(table, &row)?;
         self.locked.push((table, key.to_vec(), row));
@@ -145,7 +161,7 @@ impl Txn for SqlTxn<'_> {
         let columns = value_params(table, value)?;
         let locked = self.locked.iter().rposition(|(of, at, _)| *of == table && at == key);
         let old = locked.map(|at| self.locked.swap_remove(at).2);
-        let changed = |at: usize| old.as_ref().is_none_or(|old| !is_same(&old[at], &columns[at]));
+        let changed = |at: usize| old.as_ref().is_none_or(|old| old[at] != columns[at]);
         let changed: Vec<usize> = (0..columns.len()).filter(|&at| changed(at)).collect();
         if changed.is_empty() {
             return Ok(());
@@ -153,8 +169,7 @@ impl Txn for SqlTxn<'_> {
         let mut params: Vec<Value> = changed.iter().map(|&at| columns[at].clone()).collect();
         params.extend(key_params(table, key));
         let bits = changed.iter().fold(0, |bits, at| bits | 1 << at);
-        let found = self.run(Shape::Update(table, bits), params)?;
-        if found == 0 { Err(missing(table, key)) } else { Ok(()) }
+        self.queue(Shape::Update(table, bits), &params, 1)
     }
 
     fn insert(&mut self, table: Table, key: &[u8], value: &[u8]) -> DbResult<()> {
@@ -175,8 +190,7 @@ impl Txn for SqlTxn<'_> {
             return Err(anyhow!("{} is the server's own", table.name()).into());
         }
         self.flush(table)?;
-        let found = self.run(Shape::Delete(table), key_params(table, key))?;
-        if found == 0 { Err(missing(table, key)) } else { Ok(()) }
+        self.queue(Shape::Delete(table), &key_params(table, key), 1)
     }
 
     fn scan(&mut self, table: Table, start: &[u8], visit: &mut Visit<'_>) -> DbResult<()> {
@@ -205,11 +219,11 @@ impl Txn for SqlTxn<'_> {
         self.flush(Table::OrderLine)?;
         let order = key_params(Table::OrderLine, order);
         let mut total = 0;
-        self.select(Shape::LinesAmount, order.clone(), |fields| {
-            total = int(fields.first().context("no sum")?)?;
+        self.select(Shape::LinesAmount, &order, |fields| {
+            total = fields.first().context("no sum")?.int()?;
             Ok(ControlFlow::Continue(()))
         })?;
-        self.run(Shape::DeliverLines, [vec![Value::UInt(now)], order].concat())?;
+        self.queue(Shape::DeliverLines, &[vec![now.into()], order].concat(), 1)?;
         Ok(total)
     }
 
@@ -240,15 +254,5 @@ impl Drop for SqlTxn<'_> {
             return; // The server ends what its lost connection began.
         }
         self.server.give_back(session);
-    }
-}
-
-/// Whether two values of a column are equal; servers send some unsigned numbers as signed ones.
-fn is_same(one: &Value, other: &Value) -> bool {
-    match (one, other) {
-        (Value::Int(_) | Value::UInt(_), Value::Int(_) | Value::UInt(_)) => {
-            int(one).ok().zip(int(other).ok()).is_some_and(|(one, other)| one == other)
-        }
-        _ => one == other,
     }
 }

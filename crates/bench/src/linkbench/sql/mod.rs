@@ -1,4 +1,4 @@
-//! LinkBench's tables in a MySQL or MariaDB server, behind the trait of the benchmark.
+//! LinkBench's tables in a server that speaks SQL, behind the trait of the benchmark.
 //!
 //! The schema is that of LinkBench's README, without its 16 partitions: `linktable` with its secondary
 //! key, which stands for two tables of the trait, [`Table::Link`] and [`Table::LinkByTime`]; the server
@@ -16,23 +16,22 @@ use anyhow::Result;
 use super::db::{Db, DbError, DbResult};
 use crate::{
     Footprint, Measured,
-    mysql::{Address, Error, Format, Login, OnServer, Server, Written},
+    sql::{Address, Brand, Error, Format, Login, OnServer, Server, Written},
 };
 
 use statements::Shape;
 pub use txn::SqlTxn;
-
-/// Names of the tables on the server.
-const TABLES: [&str; 3] = ["linktable", "counttable", "nodetable"];
 
 /// A server with the tables of LinkBench in one of its databases.
 #[derive(Debug)]
 pub struct SqlDb(Server<Shape>);
 
 fn classify(error: Error) -> DbError {
-    // Rows that were kept back find their duplicate when they are sent: a race that was lost.
-    let is_lost = error.is_lost_race() || error.is_duplicate();
-    if is_lost { DbError::Retry(error.to_string()) } else { DbError::Fatal(error.into()) }
+    match error {
+        // Rows that were kept back find their duplicate when they are sent: a race that was lost.
+        Error::LostRace(reason) | Error::Duplicate(reason) => DbError::Retry(reason),
+        error => DbError::Fatal(error.into()),
+    }
 }
 
 impl SqlDb {
@@ -41,17 +40,22 @@ impl SqlDb {
     /// # Errors
     /// When the server cannot be reached or refuses, when the tables are there already, and when it does not know the
     /// compression.
-    pub fn create(address: &Address, login: &Login, format: &Format, written: Written) -> Result<SqlDb> {
-        let tables = TABLES.map(|table| (table, statements::columns(table).to_owned()));
-        Server::create(address, login, &tables, format, written).map(SqlDb)
+    pub fn create(
+        brand: Brand,
+        address: &Address,
+        login: &Login,
+        format: &Format,
+        written: Written,
+    ) -> Result<SqlDb> {
+        Server::create(brand, address, login, &statements::tables(), format, written).map(SqlDb)
     }
 
     /// Finds the tables in `login.database`.
     ///
     /// # Errors
     /// When the server cannot be reached, and when a table is missing.
-    pub fn open(address: &Address, login: &Login, written: Written) -> Result<SqlDb> {
-        Server::open(address, login, &TABLES, written).map(SqlDb)
+    pub fn open(brand: Brand, address: &Address, login: &Login, written: Written) -> Result<SqlDb> {
+        Server::open(brand, address, login, &statements::tables().map(|table| table.name), written).map(SqlDb)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::super::schema::Table;
 use super::columns::{Layout, layout};
-use crate::mysql::{Prepared, places};
+use crate::sql::{Dialect, Prepared, places};
 
 /// A prepared statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -44,7 +44,7 @@ fn equal(columns: &[&str]) -> String {
 }
 
 /// A query for rows that agree in so many first columns.
-fn scan(table: Table, equal_columns: usize) -> String {
+fn scan(table: Table, equal_columns: usize, dialect: &dyn Dialect) -> String {
     let (name, index, key) = names(table);
     let mut columns = key.clone();
     let mut order = key.clone();
@@ -60,11 +60,12 @@ fn scan(table: Table, equal_columns: usize) -> String {
     };
     // Not by columns that are all equal, which would be sorted.
     let order = order[equal_columns.min(order.len() - 1)..].join(", ");
-    format!("SELECT {} FROM {name} FORCE INDEX ({index}) {condition}ORDER BY {order}", columns.join(", "))
+    let forced = dialect.force_index(index);
+    format!("SELECT {} FROM {name}{forced} {condition}ORDER BY {order}", columns.join(", "))
 }
 
 impl Prepared for Shape {
-    fn sql(self) -> String {
+    fn sql(self, dialect: &dyn Dialect) -> String {
         let row = |table: Table| {
             let Layout { key, columns, .. } = layout(table);
             let key: Vec<&str> = key.iter().map(|(name, _)| *name).collect();
@@ -77,7 +78,7 @@ impl Prepared for Shape {
                 let columns = if columns.is_empty() { "1".to_owned() } else { columns.join(", ") };
                 format!("SELECT {columns} FROM {name} WHERE {condition}")
             }
-            Shape::Lock(table) => format!("{} FOR UPDATE", Shape::Get(table).sql()),
+            Shape::Lock(table) => format!("{} FOR UPDATE", Shape::Get(table).sql(dialect)),
             Shape::Update(table, bits) => {
                 let (name, condition, columns) = row(table);
                 let set = columns.iter().enumerate().filter(|(at, _)| bits >> at & 1 == 1);
@@ -95,18 +96,20 @@ impl Prepared for Shape {
                 let (name, condition, _) = row(table);
                 format!("DELETE FROM {name} WHERE {condition}")
             }
-            Shape::Scan(table, columns) => scan(table, columns),
-            Shape::First(table, columns) => format!("{} LIMIT 1", scan(table, columns)),
+            Shape::Scan(table, columns) => scan(table, columns, dialect),
+            Shape::First(table, columns) => format!("{} LIMIT 1", scan(table, columns, dialect)),
             Shape::Between(table, columns) => {
                 let (_, _, key) = names(table);
                 let last = key[columns - 1];
-                let all = scan(table, columns);
+                let all = scan(table, columns, dialect);
                 all.replace(&format!("{last} = ?"), &format!("{last} >= ? AND {last} < ?"))
                     .replace("ORDER BY ", &format!("ORDER BY {last}, "))
             }
-            Shape::LinesAmount => "SELECT CAST(SUM(ol_amount) AS SIGNED) FROM order_line \
-                WHERE ol_w_id = ? AND ol_d_id = ? AND ol_o_id = ?"
-                .to_owned(),
+            Shape::LinesAmount => format!(
+                "SELECT CAST(SUM(ol_amount) AS {}) FROM order_line \
+                 WHERE ol_w_id = ? AND ol_d_id = ? AND ol_o_id = ?",
+                dialect.big_number()
+            ),
             Shape::DeliverLines => "UPDATE order_line SET ol_delivery_d = ? \
                 WHERE ol_w_id = ? AND ol_d_id = ? AND ol_o_id = ?"
                 .to_owned(),
@@ -117,6 +120,7 @@ impl Prepared for Shape {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sql::Brand;
 
     #[test]
     fn statements_say_what_they_should() {
@@ -154,7 +158,7 @@ mod tests {
             ),
         ];
         for (shape, text) in cases {
-            assert_eq!(shape.sql(), text);
+            assert_eq!(shape.sql(Brand::Mysql.dialect()), text);
         }
     }
 }

@@ -3,15 +3,15 @@
 //! Values are in the order and width that `schema` writes them in; a test holds the one against the other. Money stays
 //! in cents and times in milliseconds, as whole numbers.
 
-use ::mysql::Value;
 use anyhow::{Context, Result, anyhow, ensure};
 
 use super::super::schema::{Table, name_key, order_of_customer_key};
+use crate::sql::{self, BAD_ROW, Definition, Type, Value};
 use Width::{I32, I64, Text, U8, U32, U64};
 
 /// How a column is in a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Width {
+enum Width {
     U8,
     U32,
     U64,
@@ -25,74 +25,73 @@ pub(super) enum Width {
 pub(super) struct Column {
     pub name: &'static str,
     width: Width,
-    sql: &'static str,
+    of: Type,
     /// Zero is NULL on the server.
     is_nullable: bool,
 }
 
-const fn column(name: &'static str, width: Width, sql: &'static str) -> Column {
-    Column { name, width, sql, is_nullable: false }
+const fn column(name: &'static str, width: Width, of: Type) -> Column {
+    Column { name, width, of, is_nullable: false }
 }
 
 /// The columns of a table.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layout {
     /// Those of its primary key, and their types. A bigint is two words of the benchmark's key.
-    pub key: &'static [(&'static str, &'static str)],
+    pub key: &'static [(&'static str, Type)],
     /// All others.
     pub columns: &'static [Column],
     /// A secondary key, if there is one.
-    index: Option<&'static str>,
+    index: Option<(&'static str, &'static str)>,
 }
 
-/// Type of a bigint in a key.
-const BIG: &str = "bigint unsigned";
-const INT: &str = "int unsigned";
-const TINY: &str = "tinyint unsigned";
+const BIG: Type = Type::Big;
+const INT: Type = Type::Int;
+const TINY: Type = Type::Tiny;
 
 const WAREHOUSE: &[Column] = &[
-    column("w_ytd", I64, "bigint"),
+    column("w_ytd", I64, Type::SignedBig),
     column("w_tax", U32, INT),
-    column("w_name", Text, "varchar(10)"),
-    column("w_street_1", Text, "varchar(20)"),
-    column("w_street_2", Text, "varchar(20)"),
-    column("w_city", Text, "varchar(20)"),
-    column("w_state", Text, "char(2)"),
-    column("w_zip", Text, "char(9)"),
+    column("w_name", Text, Type::Text(10)),
+    column("w_street_1", Text, Type::Text(20)),
+    column("w_street_2", Text, Type::Text(20)),
+    column("w_city", Text, Type::Text(20)),
+    column("w_state", Text, Type::Char(2)),
+    column("w_zip", Text, Type::Char(9)),
 ];
 
 const DISTRICT: &[Column] = &[
-    column("d_ytd", I64, "bigint"),
+    column("d_ytd", I64, Type::SignedBig),
     column("d_next_o_id", U32, INT),
     column("d_tax", U32, INT),
-    column("d_name", Text, "varchar(10)"),
-    column("d_street_1", Text, "varchar(20)"),
-    column("d_street_2", Text, "varchar(20)"),
-    column("d_city", Text, "varchar(20)"),
-    column("d_state", Text, "char(2)"),
-    column("d_zip", Text, "char(9)"),
+    column("d_name", Text, Type::Text(10)),
+    column("d_street_1", Text, Type::Text(20)),
+    column("d_street_2", Text, Type::Text(20)),
+    column("d_city", Text, Type::Text(20)),
+    column("d_state", Text, Type::Char(2)),
+    column("d_zip", Text, Type::Char(9)),
 ];
 
 const CUSTOMER: &[Column] = &[
-    column("c_balance", I64, "bigint"),
-    column("c_ytd_payment", I64, "bigint"),
+    column("c_balance", I64, Type::SignedBig),
+    column("c_ytd_payment", I64, Type::SignedBig),
     column("c_payment_cnt", U32, INT),
     column("c_delivery_cnt", U32, INT),
-    column("c_credit_lim", I64, "bigint"),
+    column("c_credit_lim", I64, Type::SignedBig),
     column("c_discount", U32, INT),
     column("c_since", U64, BIG),
-    column("c_credit", Text, "char(2)"),
+    column("c_credit", Text, Type::Char(2)),
     // Names sort by their bytes, as in the engine.
-    column("c_first", Text, "varchar(16) COLLATE latin1_bin"),
-    column("c_middle", Text, "char(2)"),
-    column("c_last", Text, "varchar(16) COLLATE latin1_bin"),
-    column("c_street_1", Text, "varchar(20)"),
-    column("c_street_2", Text, "varchar(20)"),
-    column("c_city", Text, "varchar(20)"),
-    column("c_state", Text, "char(2)"),
-    column("c_zip", Text, "char(9)"),
-    column("c_phone", Text, "char(16)"),
-    column("c_data", Text, "varchar(500)"),
+    column("c_first", Text, Type::Name(16)),
+    column("c_middle", Text, Type::Char(2)),
+    column("c_last", Text, Type::Name(16)),
+    column("c_street_1", Text, Type::Text(20)),
+    column("c_street_2", Text, Type::Text(20)),
+    column("c_city", Text, Type::Text(20)),
+    column("c_state", Text, Type::Char(2)),
+    column("c_zip", Text, Type::Char(9)),
+    column("c_phone", Text, Type::Char(16)),
+    column("c_data", Text, Type::Text(500)),
 ];
 
 const HISTORY: &[Column] = &[
@@ -100,8 +99,8 @@ const HISTORY: &[Column] = &[
     column("h_c_d_id", U32, TINY),
     column("h_c_id", U32, INT),
     column("h_date", U64, BIG),
-    column("h_amount", I64, "bigint"),
-    column("h_data", Text, "varchar(24)"),
+    column("h_amount", I64, Type::SignedBig),
+    column("h_data", Text, Type::Text(24)),
 ];
 
 const ORDER: &[Column] = &[
@@ -117,25 +116,25 @@ const ORDER_LINE: &[Column] = &[
     column("ol_supply_w_id", U32, INT),
     Column { is_nullable: true, ..column("ol_delivery_d", U64, BIG) },
     column("ol_quantity", U8, TINY),
-    column("ol_amount", I64, "bigint"),
-    column("ol_dist_info", Text, "char(24)"),
+    column("ol_amount", I64, Type::SignedBig),
+    column("ol_dist_info", Text, Type::Char(24)),
 ];
 
 const ITEM: &[Column] = &[
     column("i_im_id", U32, INT),
-    column("i_price", I64, "bigint"),
-    column("i_name", Text, "varchar(24)"),
-    column("i_data", Text, "varchar(50)"),
+    column("i_price", I64, Type::SignedBig),
+    column("i_name", Text, Type::Text(24)),
+    column("i_data", Text, Type::Text(50)),
 ];
 
 const STOCK: &[Column] = &[
-    column("s_quantity", I32, "int"),
+    column("s_quantity", I32, Type::SignedInt),
     column("s_ytd", U64, BIG),
     column("s_order_cnt", U32, INT),
     column("s_remote_cnt", U32, INT),
     // Those of all districts, one behind the other.
-    column("s_dists", Text, "char(240)"),
-    column("s_data", Text, "varchar(50)"),
+    column("s_dists", Text, Type::Char(240)),
+    column("s_data", Text, Type::Text(50)),
 ];
 
 /// The layout of a table that is one on the server too.
@@ -156,50 +155,23 @@ pub(super) fn layout(table: Table) -> Layout {
         Table::Stock => (&[("s_w_id", INT), ("s_i_id", INT)], STOCK),
     };
     let index = match table {
-        Table::Customer => Some("KEY by_name (c_w_id, c_d_id, c_last, c_first, c_id)"),
-        Table::Order => Some("KEY by_customer (o_w_id, o_d_id, o_c_id, o_id)"),
+        Table::Customer => Some(("by_name", "c_w_id, c_d_id, c_last, c_first, c_id")),
+        Table::Order => Some(("by_customer", "o_w_id, o_d_id, o_c_id, o_id")),
         _ => None,
     };
     Layout { key, columns, index }
 }
 
-/// Columns and keys of a table, for its creation.
-pub(super) fn definition(table: Table) -> String {
+/// A table, for its creation.
+pub(super) fn definition(table: Table) -> Definition {
     let Layout { key, columns, index } = layout(table);
-    let mut parts: Vec<String> = key.iter().map(|(name, sql)| format!("{name} {sql} NOT NULL")).collect();
-    parts.extend(columns.iter().map(|column| {
-        let null = if column.is_nullable { "NULL" } else { "NOT NULL" };
-        format!("{} {} {null}", column.name, column.sql)
+    let mut all: Vec<sql::Column> = key.iter().map(|&(name, of)| sql::Column::new(name, of)).collect();
+    all.extend(columns.iter().map(|&Column { name, of, is_nullable, .. }| sql::Column {
+        name,
+        of,
+        is_nullable,
     }));
-    let names: Vec<&str> = key.iter().map(|(name, _)| *name).collect();
-    parts.push(format!("PRIMARY KEY ({})", names.join(", ")));
-    parts.extend(index.map(str::to_owned));
-    parts.join(", ")
-}
-
-const BAD_ROW: &str = "the server sent a row of other columns than were asked for";
-
-fn uint(field: &Value) -> Result<u64> {
-    match *field {
-        Value::UInt(number) => Ok(number),
-        Value::Int(number) => number.try_into().context(BAD_ROW),
-        _ => Err(anyhow!(BAD_ROW)),
-    }
-}
-
-pub(super) fn int(field: &Value) -> Result<i64> {
-    match *field {
-        Value::Int(number) => Ok(number),
-        Value::UInt(number) => number.try_into().context(BAD_ROW),
-        _ => Err(anyhow!(BAD_ROW)),
-    }
-}
-
-fn text(field: &Value) -> Result<&[u8]> {
-    match field {
-        Value::Bytes(bytes) => Ok(bytes),
-        _ => Err(anyhow!(BAD_ROW)),
-    }
+    Definition { name: table.name(), columns: all, key: key.iter().map(|(name, _)| *name).collect(), index }
 }
 
 /// The words of a key or of its start.
@@ -211,9 +183,9 @@ fn words(key: &[u8]) -> impl Iterator<Item = u32> {
 pub(super) fn key_params(table: Table, key: &[u8]) -> Vec<Value> {
     let mut words = words(key);
     let mut params = Vec::with_capacity(4);
-    for (_, sql) in layout(table).key {
+    for (_, of) in layout(table).key {
         let Some(high) = words.next() else { break };
-        params.push(Value::UInt(match *sql {
+        params.push(Value::from(match *of {
             BIG => u64::from(high) << 32 | u64::from(words.next().unwrap_or(0)),
             _ => high.into(),
         }));
@@ -226,9 +198,9 @@ pub(super) fn key_of(table: Table, fields: &[Value]) -> Result<(Vec<u8>, &[Value
     let Layout { key: columns, .. } = layout(table);
     let (fields, rest) = fields.split_at_checked(columns.len()).context(BAD_ROW)?;
     let mut key = Vec::with_capacity(16);
-    for ((_, sql), field) in columns.iter().zip(fields) {
-        let number = uint(field)?;
-        match *sql {
+    for ((_, of), field) in columns.iter().zip(fields) {
+        let number = field.uint()?;
+        match *of {
             BIG => key.extend_from_slice(&number.to_be_bytes()),
             _ => key.extend_from_slice(&u32::try_from(number).context(BAD_ROW)?.to_be_bytes()),
         }
@@ -252,9 +224,9 @@ fn field(column: &Column, rest: &mut &[u8]) -> Option<Value> {
         Some(*bytes)
     }
     let value = match column.width {
-        Width::U8 => Value::UInt(u8::from_le_bytes(take(rest)?).into()),
-        Width::U32 => Value::UInt(u32::from_le_bytes(take(rest)?).into()),
-        Width::U64 => Value::UInt(u64::from_le_bytes(take(rest)?)),
+        Width::U8 => u64::from(u8::from_le_bytes(take(rest)?)).into(),
+        Width::U32 => u64::from(u32::from_le_bytes(take(rest)?)).into(),
+        Width::U64 => u64::from_le_bytes(take(rest)?).into(),
         Width::I32 => Value::Int(i32::from_le_bytes(take(rest)?).into()),
         Width::I64 => Value::Int(i64::from_le_bytes(take(rest)?)),
         Width::Text => {
@@ -264,7 +236,7 @@ fn field(column: &Column, rest: &mut &[u8]) -> Option<Value> {
             Value::Bytes(text.to_vec())
         }
     };
-    Some(if column.is_nullable && value == Value::UInt(0) { Value::NULL } else { value })
+    Some(if column.is_nullable && value == Value::Int(0) { Value::Null } else { value })
 }
 
 /// The value of these columns.
@@ -273,16 +245,16 @@ pub(super) fn value_of(table: Table, fields: &[Value]) -> Result<Vec<u8>> {
     ensure!(fields.len() == columns.len(), BAD_ROW);
     let mut value = Vec::with_capacity(512);
     for (column, field) in columns.iter().zip(fields) {
-        let zero = Value::UInt(0);
-        let field = if column.is_nullable && *field == Value::NULL { &zero } else { field };
+        let zero = Value::Int(0);
+        let field = if column.is_nullable && *field == Value::Null { &zero } else { field };
         match column.width {
-            Width::U8 => value.push(uint(field)?.try_into().context(BAD_ROW)?),
-            Width::U32 => value.extend(u32::try_from(uint(field)?).context(BAD_ROW)?.to_le_bytes()),
-            Width::U64 => value.extend(uint(field)?.to_le_bytes()),
-            Width::I32 => value.extend(i32::try_from(int(field)?).context(BAD_ROW)?.to_le_bytes()),
-            Width::I64 => value.extend(int(field)?.to_le_bytes()),
+            Width::U8 => value.push(field.uint()?.try_into().context(BAD_ROW)?),
+            Width::U32 => value.extend(u32::try_from(field.uint()?).context(BAD_ROW)?.to_le_bytes()),
+            Width::U64 => value.extend(field.uint()?.to_le_bytes()),
+            Width::I32 => value.extend(i32::try_from(field.int()?).context(BAD_ROW)?.to_le_bytes()),
+            Width::I64 => value.extend(field.int()?.to_le_bytes()),
             Width::Text => {
-                let text = text(field)?;
+                let text = field.bytes()?;
                 value.extend(u16::try_from(text.len()).context(BAD_ROW)?.to_le_bytes());
                 value.extend_from_slice(text);
             }
@@ -293,11 +265,11 @@ pub(super) fn value_of(table: Table, fields: &[Value]) -> Result<Vec<u8>> {
 
 /// Key of an entry in an index from the columns that the server keeps in it.
 pub(super) fn index_key(table: Table, fields: &[Value]) -> Result<Vec<u8>> {
-    let number = |field: &Value| u32::try_from(uint(field)?).context(BAD_ROW);
+    let number = |field: &Value| u32::try_from(field.uint()?).context(BAD_ROW);
     match (table, fields) {
         (Table::CustomerByName, [warehouse, district, last, first, customer]) => {
             let id = [number(warehouse)?, number(district)?, number(customer)?];
-            Ok(name_key(id, text(last)?, text(first)?))
+            Ok(name_key(id, last.bytes()?, first.bytes()?))
         }
         (Table::OrderByCustomer, [warehouse, district, customer, order]) => Ok(order_of_customer_key(
             number(warehouse)?,
@@ -313,7 +285,7 @@ pub(super) fn index_key(table: Table, fields: &[Value]) -> Result<Vec<u8>> {
 pub(super) fn index_params(table: Table, start: &[u8]) -> Vec<Value> {
     let is_name = table == Table::CustomerByName;
     let (numbers, last) = if is_name { start.split_at(start.len().min(8)) } else { (start, &[][..]) };
-    let mut params: Vec<Value> = words(numbers).map(|word| Value::UInt(word.into())).collect();
+    let mut params: Vec<Value> = words(numbers).map(|word| u64::from(word).into()).collect();
     if !last.is_empty() {
         let name = last.split(|&byte| byte == 0).next().unwrap_or_default();
         params.push(Value::Bytes(name.to_vec()));
@@ -411,10 +383,10 @@ mod tests {
             value_params(table, value).unwrap()[at].clone()
         };
         assert_eq!(column(Table::Warehouse, "w_ytd"), Value::Int(-1));
-        assert_eq!(column(Table::District, "d_next_o_id"), Value::UInt(2));
+        assert_eq!(column(Table::District, "d_next_o_id"), Value::Int(2));
         assert_eq!(column(Table::Customer, "c_last"), Value::Bytes(b"last".to_vec()));
-        assert_eq!(column(Table::Order, "o_carrier_id"), Value::NULL);
-        assert_eq!(column(Table::OrderLine, "ol_delivery_d"), Value::UInt(3));
+        assert_eq!(column(Table::Order, "o_carrier_id"), Value::Null);
+        assert_eq!(column(Table::OrderLine, "ol_delivery_d"), Value::Int(3));
         assert_eq!(column(Table::Stock, "s_quantity"), Value::Int(-1));
     }
 
@@ -429,14 +401,14 @@ mod tests {
         for (table, key) in keys {
             assert_eq!(key_of(table, &key_params(table, &key)).unwrap().0, key);
         }
-        assert_eq!(key_params(Table::History, &history_key(1, 2, number))[2], Value::UInt(number));
-        assert_eq!(key_params(Table::Order, &key(&[5, 6])), [Value::UInt(5), Value::UInt(6)]);
+        assert_eq!(key_params(Table::History, &history_key(1, 2, number))[2], Value::from(number));
+        assert_eq!(key_params(Table::Order, &key(&[5, 6])), [Value::Int(5), Value::Int(6)]);
     }
 
     #[test]
     fn entries_of_indexes_have_the_keys_of_the_schema() {
         let text = |text: &[u8]| Value::Bytes(text.to_vec());
-        let number = Value::UInt;
+        let number = |number: u64| Value::from(number);
         let fields = [number(1), number(2), text(b"BAR"), text(b"x"), number(3)];
         assert_eq!(index_key(Table::CustomerByName, &fields).unwrap(), name_key([1, 2, 3], b"BAR", b"x"));
         let fields = [1, 2, 3, 4].map(number);

@@ -1,7 +1,7 @@
 //! The statements, as text.
 
 use super::super::db::Table;
-use crate::mysql::{Prepared, places};
+use crate::sql::{Column, Definition, Dialect, Prepared, Type, places};
 
 /// Links per round trip of a list: one more than a request takes, so that one trip is enough.
 pub(super) const LIST_ROWS: u64 = super::super::RANGE_LIMIT as u64 + 1;
@@ -48,7 +48,7 @@ impl Shape {
 }
 
 impl Prepared for Shape {
-    fn sql(self) -> String {
+    fn sql(self, dialect: &dyn Dialect) -> String {
         const NODE: &str = "SELECT type, version, time, data FROM nodetable WHERE id = ?";
         const LINK: &str = "SELECT visibility, time, version, data FROM linktable \
             WHERE link_type = ? AND id1 = ? AND id2 = ?";
@@ -82,17 +82,23 @@ impl Prepared for Shape {
             Shape::LowerCount => "UPDATE counttable SET count = count - ?, time = ?, version = version + 1 \
                 WHERE id = ? AND link_type = ?"
                 .to_owned(),
-            Shape::ListLinks => "SELECT id2, time, version, data FROM linktable FORCE INDEX (id1_type) \
-                WHERE id1 = ? AND link_type = ? AND visibility = ? AND time <= ? \
-                ORDER BY time DESC LIMIT ?, ?"
-                .to_owned(),
+            Shape::ListLinks => format!(
+                "SELECT id2, time, version, data FROM linktable{} \
+                 WHERE id1 = ? AND link_type = ? AND visibility = ? AND time <= ? \
+                 ORDER BY time DESC LIMIT ? OFFSET ?",
+                dialect.force_index("id1_type")
+            ),
             Shape::AllNodes => "SELECT id, type, version, time, data FROM nodetable ORDER BY id".to_owned(),
-            Shape::AllLinks => "SELECT link_type, id1, id2, visibility, time, version, data \
-                FROM linktable FORCE INDEX (PRIMARY) ORDER BY link_type, id1, id2"
-                .to_owned(),
-            Shape::AllIndexEntries => "SELECT link_type, id1, id2, visibility, time, version, data \
-                FROM linktable FORCE INDEX (id1_type) ORDER BY id1, link_type, visibility, time, id2"
-                .to_owned(),
+            Shape::AllLinks => format!(
+                "SELECT link_type, id1, id2, visibility, time, version, data \
+                 FROM linktable{} ORDER BY link_type, id1, id2",
+                dialect.force_index("PRIMARY")
+            ),
+            Shape::AllIndexEntries => format!(
+                "SELECT link_type, id1, id2, visibility, time, version, data \
+                 FROM linktable{} ORDER BY id1, link_type, visibility, time, id2",
+                dialect.force_index("id1_type")
+            ),
             Shape::AllCounts => {
                 "SELECT id, link_type, count, time, version FROM counttable ORDER BY id, link_type".to_owned()
             }
@@ -100,47 +106,66 @@ impl Prepared for Shape {
             Shape::InsertLinks(rows) => format!("{LINKS}{}", places(7, rows)),
             Shape::InsertCounts(rows) => format!("{COUNTS}{}", places(5, rows)),
             Shape::RaiseCounts(rows) => format!(
-                "{COUNTS}{} ON DUPLICATE KEY UPDATE count = count + VALUES(count), time = VALUES(time), \
-                 version = version + 1",
-                places(5, rows)
+                "{COUNTS}{} {} count = counttable.count + {}, time = {}, version = counttable.version + 1",
+                places(5, rows),
+                dialect.on_duplicate("id, link_type"),
+                dialect.inserted("count"),
+                dialect.inserted("time"),
             ),
         }
     }
 }
 
-/// Columns and keys of a table in LinkBench's schema (its README), without partitions.
-pub(super) fn columns(table: &str) -> &'static str {
-    match table {
-        "linktable" => {
-            "id1 bigint unsigned NOT NULL DEFAULT 0, id2 bigint unsigned NOT NULL DEFAULT 0, \
-             link_type bigint unsigned NOT NULL DEFAULT 0, visibility tinyint NOT NULL DEFAULT 0, \
-             data varchar(255) NOT NULL DEFAULT '', time bigint unsigned NOT NULL DEFAULT 0, \
-             version int unsigned NOT NULL DEFAULT 0, PRIMARY KEY (link_type, id1, id2), \
-             KEY id1_type (id1, link_type, visibility, time, id2, version, data)"
-        }
-        "counttable" => {
-            "id bigint unsigned NOT NULL DEFAULT 0, link_type bigint unsigned NOT NULL DEFAULT 0, \
-             count int unsigned NOT NULL DEFAULT 0, time bigint unsigned NOT NULL DEFAULT 0, \
-             version bigint unsigned NOT NULL DEFAULT 0, PRIMARY KEY (id, link_type)"
-        }
-        _ => {
-            "id bigint unsigned NOT NULL AUTO_INCREMENT, type int unsigned NOT NULL, \
-             version bigint unsigned NOT NULL, time int unsigned NOT NULL, data mediumtext NOT NULL, \
-             PRIMARY KEY (id)"
-        }
-    }
+/// The tables of LinkBench's schema (its README), without partitions.
+pub(super) fn tables() -> [Definition; 3] {
+    let column = Column::new;
+    let link = vec![
+        column("id1", Type::Big),
+        column("id2", Type::Big),
+        column("link_type", Type::Big),
+        column("visibility", Type::Tiny),
+        column("data", Type::Bytes),
+        column("time", Type::Big),
+        column("version", Type::Int),
+    ];
+    let count = vec![
+        column("id", Type::Big),
+        column("link_type", Type::Big),
+        column("count", Type::Int),
+        column("time", Type::Big),
+        column("version", Type::Big),
+    ];
+    let node = vec![
+        column("id", Type::Serial),
+        column("type", Type::Int),
+        column("version", Type::Big),
+        column("time", Type::Int),
+        column("data", Type::LongBytes),
+    ];
+    [
+        Definition {
+            name: "linktable",
+            columns: link,
+            key: vec!["link_type", "id1", "id2"],
+            index: Some(("id1_type", "id1, link_type, visibility, time, id2, version, data")),
+        },
+        Definition { name: "counttable", columns: count, key: vec!["id", "link_type"], index: None },
+        Definition { name: "nodetable", columns: node, key: vec!["id"], index: None },
+    ]
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sql::Brand;
 
     #[test]
     fn groups_have_a_place_for_every_value() {
         for (shape, columns) in
             [(Shape::InsertNodes(32), 5), (Shape::InsertLinks(32), 7), (Shape::RaiseCounts(32), 5)]
         {
-            assert_eq!(shape.sql().matches('?').count(), 32 * columns, "{shape:?}");
+            let sql = shape.sql(Brand::Mysql.dialect());
+            assert_eq!(sql.matches('?').count(), 32 * columns, "{shape:?}");
         }
     }
 }

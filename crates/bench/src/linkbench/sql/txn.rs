@@ -1,6 +1,6 @@
 //! A transaction on a server.
 //!
-//! Inserted rows and growing counts are buffered:
+//! Inserted rows and growing counts are buffered; updates may be ([`crate::sql`], `Client::queue`):
 //!
 //! 1. They are sent before any other statement of the transaction, so that it sees its own rows, and
 //!    before the commit.
@@ -10,7 +10,6 @@
 
 use std::ops::ControlFlow;
 
-use ::mysql::Value;
 use anyhow::{Context, Result, anyhow};
 
 use super::{
@@ -25,7 +24,7 @@ use crate::{
             newest_first, node_id, node_key,
         },
     },
-    mysql::{Server, Session, groups},
+    sql::{BAD_ROW, Server, Session, Value, groups},
 };
 
 /// A transaction of [`super::SqlDb`].
@@ -60,15 +59,30 @@ impl<'db> SqlTxn<'db> {
         self.session.as_mut().expect("a transaction has its connection until it ends")
     }
 
-    fn run(&mut self, shape: Shape, params: Vec<Value>) -> DbResult<u64> {
-        self.is_begun = true;
+    /// Begins the transaction on the server, unless it is.
+    fn begin(&mut self) -> DbResult<()> {
+        if !self.is_begun {
+            self.is_begun = true;
+            self.session().begin().map_err(classify)?;
+        }
+        Ok(())
+    }
+
+    fn run(&mut self, shape: Shape, params: &[Value]) -> DbResult<u64> {
+        self.begin()?;
         self.session().run(shape, params).map_err(classify)
+    }
+
+    /// Runs a statement that changes at least so many rows; that it did shows at the latest in the commit.
+    fn queue(&mut self, shape: Shape, params: &[Value], rows_min: u64) -> DbResult<()> {
+        self.begin()?;
+        self.session().queue(shape, params, rows_min).map_err(classify)
     }
 
     fn select(
         &mut self,
         shape: Shape,
-        params: Vec<Value>,
+        params: &[Value],
         visit: impl FnMut(&[Value]) -> Result<ControlFlow<()>>,
     ) -> DbResult<()> {
         let result = self.session().select(shape, params, visit);
@@ -92,15 +106,15 @@ impl<'db> SqlTxn<'db> {
             for (key, value) in group {
                 row_params(table, key, value, &mut params)?;
             }
-            self.run(shape, params)?;
+            self.queue(shape, &params, 0)?;
         }
         let counts = std::mem::take(&mut self.counts);
         for group in groups(&counts) {
-            let params = group
+            let params: Vec<Value> = group
                 .iter()
-                .flat_map(|raise| [raise.list.0, raise.list.1, raise.by, raise.time, 0].map(Value::UInt))
+                .flat_map(|raise| [raise.list.0, raise.list.1, raise.by, raise.time, 0].map(Value::from))
                 .collect();
-            self.run(Shape::RaiseCounts(group.len()), params)?;
+            self.queue(Shape::RaiseCounts(group.len()), &params, 0)?;
         }
         Ok(())
     }
@@ -108,9 +122,11 @@ impl<'db> SqlTxn<'db> {
     fn lookup(&mut self, table: Table, key: &[u8], lock: bool) -> DbResult<Option<Vec<u8>>> {
         let shape = Shape::get(table, lock).ok_or_else(|| anyhow!("the index is only scanned"))?;
         self.flush()?;
-        self.is_begun |= lock;
+        if lock {
+            self.begin()?;
+        }
         let mut found = None;
-        self.select(shape, key_params(table, key)?, |fields| {
+        self.select(shape, &key_params(table, key)?, |fields| {
             let mut value = Vec::new();
             row_value(table, fields, &mut value)?;
             found = Some(value);
@@ -126,16 +142,16 @@ impl<'db> SqlTxn<'db> {
         let (mut key, mut value) = (Vec::new(), Vec::new());
         let mut fetched = 0;
         loop {
-            let params = [id1, link_type, u64::from(visibility), newest, fetched, LIST_ROWS];
+            let params = [id1, link_type, u64::from(visibility), newest, LIST_ROWS, fetched];
             let (mut rows, mut going) = (0, ControlFlow::Continue(()));
-            self.select(Shape::ListLinks, params.map(Value::UInt).to_vec(), |fields| {
+            self.select(Shape::ListLinks, &params.map(Value::from), |fields| {
                 let [id2, time, version, data] = columns(fields)?;
                 rows += 1;
                 key.clear();
                 key.extend_from_slice(&prefix);
-                key.extend_from_slice(&newest_first(uint(time)?));
-                key.extend_from_slice(&uint(id2)?.to_be_bytes());
-                let (version, data) = (uint(version)? as u32, bytes(data)?);
+                key.extend_from_slice(&newest_first(time.uint()?));
+                key.extend_from_slice(&id2.uint()?.to_be_bytes());
+                let (version, data) = (version.uint()? as u32, data.bytes()?);
                 LinkRow { visibility, time: 0, version, data }.index_value(&mut value);
                 going = visit(&key, &value);
                 Ok(going)
@@ -155,7 +171,7 @@ impl<'db> SqlTxn<'db> {
             Table::LinkByTime => return self.scan_index(visit),
         };
         let mut value = Vec::new();
-        self.select(shape, Vec::new(), |fields| {
+        self.select(shape, &[], |fields| {
             let (key, rest) = fields.split_at_checked(key_columns(table)).context(BAD_ROW)?;
             row_value(table, rest, &mut value)?;
             Ok(visit(&row_key(table, key)?, &value))
@@ -173,7 +189,7 @@ impl<'db> SqlTxn<'db> {
             going
         };
         let mut going = ControlFlow::Continue(());
-        self.select(Shape::AllIndexEntries, Vec::new(), |fields| {
+        self.select(Shape::AllIndexEntries, &[], |fields| {
             let (key, rest) = fields.split_at_checked(3).context(BAD_ROW)?;
             let (id, row) = (link_of(key)?, link_row_of(rest)?);
             let mut value = Vec::new();
@@ -192,8 +208,6 @@ impl<'db> SqlTxn<'db> {
     }
 }
 
-const BAD_ROW: &str = "the server sent a row of other columns than were asked for";
-
 fn key_columns(table: Table) -> usize {
     match table {
         Table::Node => 1,
@@ -206,31 +220,16 @@ fn columns<const N: usize>(fields: &[Value]) -> Result<&[Value; N]> {
     fields.try_into().context(BAD_ROW)
 }
 
-fn uint(field: &Value) -> Result<u64> {
-    match *field {
-        Value::UInt(number) => Ok(number),
-        Value::Int(number) => number.try_into().context(BAD_ROW),
-        _ => Err(anyhow!(BAD_ROW)),
-    }
-}
-
-fn bytes(field: &Value) -> Result<&[u8]> {
-    match field {
-        Value::Bytes(bytes) => Ok(bytes),
-        _ => Err(anyhow!(BAD_ROW)),
-    }
-}
-
 fn key_params(table: Table, key: &[u8]) -> Result<Vec<Value>> {
     Ok(match table {
-        Table::Node => vec![Value::UInt(node_id(key)?)],
+        Table::Node => vec![Value::from(node_id(key)?)],
         Table::Link | Table::LinkByTime => {
             let LinkId { link_type, id1, id2 } = LinkId::of_key(key)?;
-            [link_type, id1, id2].map(Value::UInt).to_vec()
+            [link_type, id1, id2].map(Value::from).to_vec()
         }
         Table::Count => {
             let (id, link_type) = list_of_count(key)?;
-            [id, link_type].map(Value::UInt).to_vec()
+            [id, link_type].map(Value::from).to_vec()
         }
     })
 }
@@ -240,17 +239,17 @@ fn value_params(table: Table, value: &[u8], params: &mut Vec<Value>) -> Result<(
     match table {
         Table::Node => {
             let NodeRow { node_type, version, time, data } = NodeRow::of_value(value)?;
-            params.extend([u64::from(node_type), version, u64::from(time)].map(Value::UInt));
+            params.extend([u64::from(node_type), version, u64::from(time)].map(Value::from));
             params.push(data.into());
         }
         Table::Link | Table::LinkByTime => {
             let LinkRow { visibility, time, version, data } = LinkRow::of_value(value)?;
-            params.extend([u64::from(visibility), time, u64::from(version)].map(Value::UInt));
+            params.extend([u64::from(visibility), time, u64::from(version)].map(Value::from));
             params.push(data.into());
         }
         Table::Count => {
             let CountRow { count, time, version } = CountRow::of_value(value)?;
-            params.extend([u64::from(count), time, version].map(Value::UInt));
+            params.extend([u64::from(count), time, version].map(Value::from));
         }
     }
     Ok(())
@@ -263,25 +262,25 @@ fn row_params(table: Table, key: &[u8], value: &[u8], params: &mut Vec<Value>) -
 
 fn link_of(key: &[Value]) -> Result<LinkId> {
     let [link_type, id1, id2] = columns(key)?;
-    Ok(LinkId { link_type: uint(link_type)?, id1: uint(id1)?, id2: uint(id2)? })
+    Ok(LinkId { link_type: link_type.uint()?, id1: id1.uint()?, id2: id2.uint()? })
 }
 
 fn link_row_of(fields: &[Value]) -> Result<LinkRow<'_>> {
     let [visibility, time, version, data] = columns(fields)?;
-    let (visibility, version) = (uint(visibility)? as u8, uint(version)? as u32);
-    Ok(LinkRow { visibility, time: uint(time)?, version, data: bytes(data)? })
+    let (visibility, version) = (visibility.uint()? as u8, version.uint()? as u32);
+    Ok(LinkRow { visibility, time: time.uint()?, version, data: data.bytes()? })
 }
 
 fn row_key(table: Table, key: &[Value]) -> Result<Vec<u8>> {
     Ok(match table {
         Table::Node => {
             let [id] = columns(key)?;
-            node_key(uint(id)?).to_vec()
+            node_key(id.uint()?).to_vec()
         }
         Table::Link | Table::LinkByTime => link_of(key)?.key().to_vec(),
         Table::Count => {
             let [id, link_type] = columns(key)?;
-            count_key(uint(id)?, uint(link_type)?).to_vec()
+            count_key(id.uint()?, link_type.uint()?).to_vec()
         }
     })
 }
@@ -290,15 +289,15 @@ fn row_value(table: Table, fields: &[Value], value: &mut Vec<u8>) -> Result<()> 
     match table {
         Table::Node => {
             let [node_type, version, time, data] = columns(fields)?;
-            let (node_type, time) = (uint(node_type)? as u32, uint(time)? as u32);
-            NodeRow { node_type, version: uint(version)?, time, data: bytes(data)? }.value(value);
+            let (node_type, time) = (node_type.uint()? as u32, time.uint()? as u32);
+            NodeRow { node_type, version: version.uint()?, time, data: data.bytes()? }.value(value);
         }
         Table::Link | Table::LinkByTime => link_row_of(fields)?.value(value),
         Table::Count => {
             let [count, time, version] = columns(fields)?;
-            let (count, version) = (uint(count)? as u32, uint(version)?);
+            let (count, version) = (count.uint()? as u32, version.uint()?);
             value.clear();
-            value.extend_from_slice(&CountRow { count, time: uint(time)?, version }.value());
+            value.extend_from_slice(&CountRow { count, time: time.uint()?, version }.value());
         }
     }
     Ok(())
@@ -324,10 +323,7 @@ impl Txn for SqlTxn<'_> {
         let mut params = Vec::with_capacity(7);
         value_params(table, value, &mut params)?;
         params.extend(key_params(table, key)?);
-        if self.run(shape, params)? == 0 {
-            self.insert(table, key, value)?;
-        }
-        Ok(())
+        self.queue(shape, &params, 1)
     }
 
     fn insert(&mut self, table: Table, key: &[u8], value: &[u8]) -> DbResult<bool> {
@@ -350,7 +346,7 @@ impl Txn for SqlTxn<'_> {
             Table::LinkByTime => return Ok(true),
         };
         self.flush()?;
-        Ok(self.run(shape, key_params(table, key)?)? > 0)
+        Ok(self.run(shape, &key_params(table, key)?)? > 0)
     }
 
     /// Supports the scans that the benchmark makes: a list, newest first, and whole tables. Links of a list that have
@@ -368,15 +364,16 @@ impl Txn for SqlTxn<'_> {
 
     fn change_count(&mut self, list: (u64, u64), by: i64, time: u64) -> DbResult<()> {
         if let Ok(by) = u64::try_from(by) {
-            self.counts.push(Raise { list, by, time });
+            // One statement changes no row twice.
+            match self.counts.iter_mut().find(|raise| raise.list == list) {
+                Some(raise) => *raise = Raise { list, by: raise.by + by, time: raise.time.max(time) },
+                None => self.counts.push(Raise { list, by, time }),
+            }
             return Ok(());
         }
         self.flush()?;
-        let params = [by.unsigned_abs(), time, list.0, list.1].map(Value::UInt);
-        if self.run(Shape::LowerCount, params.to_vec())? == 0 {
-            return Err(anyhow!("list {list:?} has links but no count").into());
-        }
-        Ok(())
+        let params = [by.unsigned_abs(), time, list.0, list.1].map(Value::from);
+        self.queue(Shape::LowerCount, &params, 1)
     }
 
     fn commit(mut self) -> DbResult<()> {

@@ -1,4 +1,4 @@
-//! The tables in a MySQL or MariaDB server, behind the trait of the benchmark.
+//! The tables in a server that speaks SQL, behind the trait of the benchmark.
 //!
 //! Columns have TPC-C's names ([`columns`]). The two indexes are secondary keys there, which the server keeps in step,
 //! so writes to them through the trait are nothing here, and reads of them force the index.
@@ -15,7 +15,7 @@ use super::{db::Db, schema::Table};
 use crate::{
     Footprint, Measured,
     linkbench::DbResult,
-    mysql::{Address, Format, Login, OnServer, Server, Written},
+    sql::{Address, Brand, Format, Login, OnServer, Server, Written},
 };
 
 use statements::Shape;
@@ -44,17 +44,23 @@ impl SqlDb {
     /// # Errors
     /// When the server cannot be reached or refuses, when the tables are there already, and when it does not know the
     /// compression.
-    pub fn create(address: &Address, login: &Login, format: &Format, written: Written) -> Result<SqlDb> {
-        let tables = TABLES.map(|table| (table.name(), columns::definition(table)));
-        Server::create(address, login, &tables, format, written).map(SqlDb)
+    pub fn create(
+        brand: Brand,
+        address: &Address,
+        login: &Login,
+        format: &Format,
+        written: Written,
+    ) -> Result<SqlDb> {
+        let tables = TABLES.map(columns::definition);
+        Server::create(brand, address, login, &tables, format, written).map(SqlDb)
     }
 
     /// Finds the tables in `login.database`.
     ///
     /// # Errors
     /// When the server cannot be reached, and when a table is missing.
-    pub fn open(address: &Address, login: &Login, written: Written) -> Result<SqlDb> {
-        Server::open(address, login, &TABLES.map(Table::name), written).map(SqlDb)
+    pub fn open(brand: Brand, address: &Address, login: &Login, written: Written) -> Result<SqlDb> {
+        Server::open(brand, address, login, &TABLES.map(Table::name), written).map(SqlDb)
     }
 }
 

@@ -1,0 +1,25 @@
+//! Servers that speak SQL: connections to them, what they count, and the tables of a benchmark in them.
+//!
+//! What is the same for all servers is here, once: definitions of tables, sessions with their prepared statements, the
+//! counters of the system. What differs is a [`Dialect`](dialect::Dialect) and a [`Client`](client::Client) for each.
+//!
+//! layers: address, counters, definition, value < client < dialect < mysql < server
+
+mod address;
+mod client;
+mod counters;
+mod definition;
+mod dialect;
+pub mod mysql;
+mod server;
+mod value;
+
+pub use address::{Address, Login};
+pub use client::{Error, Result};
+pub use counters::Written;
+pub(crate) use definition::{Column, Definition, Type};
+pub(crate) use dialect::Dialect;
+pub use dialect::Format;
+pub use server::{Brand, OnServer};
+pub(crate) use server::{Prepared, Server, Session, groups, places};
+pub(crate) use value::{BAD_ROW, Value};

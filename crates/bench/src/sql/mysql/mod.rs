@@ -1,0 +1,9 @@
+//! MySQL and MariaDB servers.
+//!
+//! layers: connection < dialect
+
+mod connection;
+mod dialect;
+
+pub use connection::Connection;
+pub(crate) use dialect::Mysql;
