@@ -1,45 +1,68 @@
 //! Benchmarks on the tables of a server: options, runs, and what reports say of it.
 
 use anyhow::{Result, bail};
-use clap::Args;
-use lacuna_bench::sql::{Address, Format, Login, OnServer, Written};
+use clap::{ArgGroup, Args};
+use lacuna_bench::sql::{Address, Brand, Format, Login, OnServer, Written, postgres::LoginUrl};
 use serde_json::{Map, Value, json};
 
 use crate::tables::Kind;
 
 /// Options of a server.
 #[derive(Args)]
+#[command(group = ArgGroup::new("server").args(["mysql", "postgres"]))]
 pub(crate) struct SqlOptions {
     /// Use the tables of a MySQL or MariaDB server, at its socket or HOST:PORT, not our engine
-    #[arg(long, value_name = "SERVER", conflicts_with_all = ["store", "size", "pool", "trace", "algorithm"])]
-    pub(crate) mysql: Option<Address>,
-    /// With --mysql: user to connect as
-    #[arg(long, default_value = "root", requires = "mysql")]
-    user: String,
-    /// With --mysql: password, if any
-    #[arg(long, default_value = "", requires = "mysql", hide_default_value = true)]
-    password: String,
-    /// With --mysql: database for the tables, by default named like the benchmark; made when missing
-    #[arg(long, requires = "mysql")]
+    #[arg(
+        long, value_name = "SERVER",
+        conflicts_with_all = ["store", "size", "pool", "trace", "algorithm"]
+    )]
+    mysql: Option<Address>,
+    /// Use the tables of a PostgreSQL server, at the directory of its socket, HOST:PORT, or
+    /// postgres://USER:PASSWORD@HOST:PORT/DATABASE (for a socket postgres:///DATABASE?host=DIRECTORY)
+    #[arg(
+        long, value_name = "SERVER",
+        conflicts_with_all = ["store", "size", "pool", "trace", "algorithm"]
+    )]
+    postgres: Option<LoginUrl>,
+    /// With --mysql or --postgres: user to connect as, by default root or postgres
+    #[arg(long, requires = "server")]
+    user: Option<String>,
+    /// With --mysql or --postgres: password, if any
+    #[arg(long, requires = "server")]
+    password: Option<String>,
+    /// With --mysql or --postgres: database for the tables, by default named like the benchmark; made when missing
+    #[arg(long, requires = "server")]
     database: Option<String>,
     /// With --mysql: compression of page tables: lz4, zlib, lzo, lzma, bzip2 or snappy, as far as the
     /// server has it
-    #[arg(long, value_name = "ALGORITHM", default_value = "lz4", requires = "mysql")]
+    #[arg(
+        long,
+        value_name = "ALGORITHM",
+        default_value = "lz4",
+        requires = "mysql",
+        conflicts_with = "postgres"
+    )]
     innodb_algorithm: String,
-    /// With --mysql: what bytes written are counted by: a block device, process (the server's
+    /// With --mysql or --postgres: what bytes written are counted by: a block device, process (the server's
     /// /proc/PID/io), status (the server's own counter), or auto, the first of these that can be had
-    #[arg(long, value_name = "COUNTER", default_value = "auto", requires = "mysql")]
+    #[arg(long, value_name = "COUNTER", default_value = "auto", requires = "server")]
     written_from: Written,
 }
 
+/// A server, and how to log in.
+pub(crate) struct SqlServer {
+    pub(crate) brand: Brand,
+    pub(crate) address: Address,
+    pub(crate) login: Login,
+}
+
 /// How the tables of a run are made.
-pub(crate) struct Making<'a> {
-    pub(crate) login: &'a Login,
+pub(crate) struct Making {
     pub(crate) format: Format,
     pub(crate) written: Written,
     pub(crate) kind: Kind,
     /// Name of the compression.
-    pub(crate) algorithm: &'a str,
+    pub(crate) algorithm: String,
 }
 
 /// Runs on a server, one for each kind of tables.
@@ -50,25 +73,39 @@ pub(crate) struct Runs<R> {
 }
 
 impl SqlOptions {
-    /// User, password and the database, which is `benchmark` by default.
-    pub(crate) fn login(&self, benchmark: &str) -> Login {
-        Login {
-            user: self.user.clone(),
-            password: self.password.clone(),
-            database: Some(self.database.clone().unwrap_or_else(|| benchmark.to_owned())),
-        }
+    /// The server that was asked for, if one was; its database is `benchmark` by default. What an option says counts,
+    /// before what an address says.
+    pub(crate) fn server(&self, benchmark: &str) -> Option<SqlServer> {
+        let (brand, url, user) = match (&self.mysql, &self.postgres) {
+            (Some(address), _) => {
+                let nothing =
+                    LoginUrl { address: address.clone(), user: None, password: None, database: None };
+                (Brand::Mysql, nothing, "root")
+            }
+            (None, Some(url)) => (Brand::Postgres, url.clone(), "postgres"),
+            (None, None) => return None,
+        };
+        let login = Login {
+            user: self.user.clone().or(url.user).unwrap_or_else(|| user.to_owned()),
+            password: self.password.clone().or(url.password).unwrap_or_default(),
+            database: Some(self.database.clone().or(url.database).unwrap_or_else(|| benchmark.to_owned())),
+        };
+        Some(SqlServer { brand, address: url.address, login })
     }
 
     /// Runs the kinds of tables one after the other; those of the last stay. `begin` comes first: a crash in between
     /// leaves an acknowledgement log that demands nothing.
     pub(crate) fn run_each<D: OnServer, L, R>(
         &self,
-        login: &Login,
+        server: &SqlServer,
         kinds: &[Kind],
         begin: impl Fn() -> Result<L>,
-        create: impl Fn(&Making<'_>) -> Result<D>,
-        mut run: impl FnMut(&D, &Making<'_>, L) -> Result<R>,
+        create: impl Fn(&Making) -> Result<D>,
+        mut run: impl FnMut(&D, &Making, L) -> Result<R>,
     ) -> Result<Runs<R>> {
+        if server.brand == Brand::Postgres && kinds.iter().any(|kind| *kind != Kind::Plain) {
+            bail!("--tables: PostgreSQL has plain tables only");
+        }
         if kinds.contains(&Kind::Adaptive) {
             bail!("--tables: a server has no adaptive tables");
         }
@@ -76,12 +113,12 @@ impl SqlOptions {
         for (number, &kind) in kinds.iter().enumerate() {
             let log = begin()?;
             let (format, algorithm) = match kind {
-                Kind::Plain => (Format::Plain, "none"),
-                Kind::Row => (Format::Row, "zlib"),
-                Kind::Page => (Format::Page(self.innodb_algorithm.clone()), self.innodb_algorithm.as_str()),
+                Kind::Plain => (Format::Plain, "none".to_owned()),
+                Kind::Row => (Format::Row, "zlib".to_owned()),
+                Kind::Page => (Format::Page(self.innodb_algorithm.clone()), self.innodb_algorithm.clone()),
                 Kind::Adaptive => unreachable!("refused"),
             };
-            let making = Making { login, format, written: self.written_from.clone(), kind, algorithm };
+            let making = Making { format, written: self.written_from.clone(), kind, algorithm };
             let database = create(&making)?;
             all.runs.push(run(&database, &making, log)?);
             all.facts.push(database.server_facts()?);
@@ -96,18 +133,21 @@ impl SqlOptions {
     /// Settings that every report names.
     pub(crate) fn as_json<R>(
         &self,
-        server: &Address,
-        login: &Login,
+        server: &SqlServer,
         kinds: &[Kind],
         runs: &Runs<R>,
     ) -> Map<String, Value> {
+        let algorithm = match server.brand {
+            Brand::Mysql => self.innodb_algorithm.as_str(),
+            Brand::Postgres => "none",
+        };
         let settings = [
             ("version", json!(env!("CARGO_PKG_VERSION"))),
-            ("server", json!(server.to_string())),
-            ("database", json!(login.database)),
+            ("server", json!(server.address.to_string())),
+            ("database", json!(server.login.database)),
             ("device_bytes_written_from", json!(runs.written_from)),
             ("tables", kinds.iter().map(|kind| kind.name()).collect()),
-            ("algorithm", json!(self.innodb_algorithm)),
+            ("algorithm", json!(algorithm)),
             ("isolation", json!("read committed")),
         ];
         settings.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()

@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use clap::Args;
+use clap::{Args, builder::ArgPredicate};
 use lacuna_device::{Vfs, create_log_device, open_log_device};
 use lacuna_engine::{
     Doublewrite, EngineKey, KeyCost, KeyOptions, LogDeviceVfs, Secret, StoreOptions, TableKind, TableOptions,
@@ -42,7 +42,12 @@ pub(crate) struct EngineOptions {
     size: Size,
     /// Kinds of tables to run, one after the other on the same data: plain, row (ROW_FORMAT=COMPRESSED KEY_BLOCK_SIZE=8),
     /// page, adaptive (page by page: lz4 while it is written often, zstd once it rests)
-    #[arg(long, default_value = "plain,page", value_delimiter = ',')]
+    #[arg(
+        long,
+        default_value = "plain,page",
+        value_delimiter = ',',
+        default_value_if("postgres", ArgPredicate::IsPresent, "plain")
+    )]
     pub(crate) tables: Vec<Kind>,
     /// Compression of page tables: none, lz4, zstd, zlib, lzo, snappy, bzip2 or lzma
     #[arg(long, default_value_t = Algorithm::Lz4)]

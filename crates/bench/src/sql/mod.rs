@@ -3,7 +3,7 @@
 //! What is the same for all servers is here, once: definitions of tables, sessions with their prepared statements, the
 //! counters of the system. What differs is a [`Dialect`](dialect::Dialect) and a [`Client`](client::Client) for each.
 //!
-//! layers: address, counters, definition, value < client < dialect < mysql < server
+//! layers: address, counters, definition, value < client < dialect < mysql, postgres < server
 
 mod address;
 mod client;
@@ -11,6 +11,7 @@ mod counters;
 mod definition;
 mod dialect;
 pub mod mysql;
+pub mod postgres;
 mod server;
 mod value;
 

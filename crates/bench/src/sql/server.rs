@@ -20,6 +20,7 @@ use super::{
     definition::Definition,
     dialect::{Dialect, Format},
     mysql::Mysql,
+    postgres::Postgres,
     value::Value,
 };
 use crate::{Footprint, Measured, block_stat::tree_bytes};
@@ -32,12 +33,15 @@ const GROUPS: [usize; 4] = [256, 32, 4, 1];
 pub enum Brand {
     /// MySQL or MariaDB.
     Mysql,
+    /// PostgreSQL.
+    Postgres,
 }
 
 impl Brand {
     pub(crate) fn dialect(self) -> &'static dyn Dialect {
         match self {
             Brand::Mysql => &Mysql,
+            Brand::Postgres => &Postgres,
         }
     }
 }

@@ -20,16 +20,17 @@ pub(crate) use options::Arguments;
 use options::{conclude, settings};
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    match (&arguments.verify_acks, &arguments.engine.store, &arguments.sql.mysql) {
+    let server = arguments.sql.server("linkbench");
+    match (&arguments.verify_acks, &arguments.engine.store, &server) {
         (Some(log), Some(store), _) => return verify(arguments, log, store),
-        (Some(log), None, Some(server)) => return sql::verify(arguments, log, server),
+        (Some(log), None, Some(server)) => return sql::verify(log, server),
         _ => {}
     }
     let phases = &arguments.phases;
     arguments.engine.check(phases.json.as_deref())?;
     let config =
         Config { ids: arguments.ids, distribution: arguments.distribution.clone(), plan: phases.plan() };
-    if let Some(server) = &arguments.sql.mysql {
+    if let Some(server) = &server {
         return sql::run(arguments, &config, server);
     }
     let log = || phases.ack_log.as_deref().map(AckLog::create).transpose();

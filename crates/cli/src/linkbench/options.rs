@@ -11,7 +11,7 @@ use crate::{phases::Phases, sql::SqlOptions, tables::EngineOptions};
 
 /// Run the LinkBench social graph benchmark
 #[derive(Args)]
-#[command(group = ArgGroup::new("place").args(["store", "mysql"]))]
+#[command(group = ArgGroup::new("place").args(["store", "mysql", "postgres"]))]
 pub(crate) struct Arguments {
     #[command(flatten)]
     pub(super) engine: EngineOptions,

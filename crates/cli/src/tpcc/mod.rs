@@ -18,7 +18,7 @@ use crate::{
 
 /// Run a benchmark in the style of TPC-C: orders, payments and deliveries of a wholesale company
 #[derive(Args)]
-#[command(group = ArgGroup::new("place").args(["store", "mysql"]))]
+#[command(group = ArgGroup::new("place").args(["store", "mysql", "postgres"]))]
 pub(crate) struct Arguments {
     #[command(flatten)]
     engine: EngineOptions,
@@ -50,11 +50,12 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    let server = arguments.sql.server("tpcc");
     if arguments.verify || arguments.verify_acks.is_some() {
         let log = arguments.verify_acks.as_deref();
-        return match (&arguments.engine.store, &arguments.sql.mysql) {
+        return match (&arguments.engine.store, &server) {
             (Some(store), _) => verify(arguments, store, log),
-            (None, Some(server)) => sql::verify(arguments, log, server),
+            (None, Some(server)) => sql::verify(log, server),
             (None, None) => unreachable!("clap requires one of them"),
         };
     }
@@ -62,7 +63,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     arguments.engine.check(phases.json.as_deref())?;
     let Arguments { warehouses, items, customers, .. } = *arguments;
     let config = Config { scale: Scale { warehouses, items, customers }, plan: phases.plan() };
-    if let Some(server) = &arguments.sql.mysql {
+    if let Some(server) = &server {
         return sql::run(arguments, &config, server);
     }
     let log = || phases.ack_log.as_deref().map(AckLog::create).transpose();

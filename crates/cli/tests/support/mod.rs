@@ -3,6 +3,7 @@
 #![allow(dead_code)] // Each test file uses a part of it.
 
 pub(crate) mod mariadb;
+pub(crate) mod postgres;
 
 use std::{
     os::unix::fs::MetadataExt,
