@@ -2,6 +2,7 @@
 #
 # LACUNA   the program; built by cargo unless set
 # LACUNA_TRANSPORT   what carries the mounts: auto (by default), fuser or uring
+# LACUNA_COMPRESS   how stores are made to compress, such as lz4; not unless set
 # WORK     where stores and mount points are made; a new directory in $TMPDIR unless set
 # SEED     of whatever is random; printed, so that a failure can be repeated
 
@@ -68,7 +69,7 @@ start() {
     mnt=$WORK/mnt
     mkdir -p "$mnt"
     trap finish EXIT
-    "$LACUNA" format --size "$size" --force "$store" >/dev/null
+    "$LACUNA" format --size "$size" --force ${LACUNA_COMPRESS:+--compress "$LACUNA_COMPRESS"} "$store" >/dev/null
     remount_with=("$@")
     mount_store
 }

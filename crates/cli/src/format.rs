@@ -3,7 +3,7 @@ use std::{fs, io::ErrorKind, os::unix::fs::FileTypeExt, path::PathBuf, sync::Arc
 use anyhow::{Result, bail};
 use clap::Args;
 use lacuna_device::{LogDevice, create_log_device, open_log_device};
-use lacuna_nvmfs::{FormatOptions, LogDevicePath, format_path};
+use lacuna_nvmfs::{Compression, FormatOptions, LogDevicePath, format_path};
 
 use crate::{complain, keys, log_device, say, size::Size};
 
@@ -24,6 +24,9 @@ pub(crate) struct Arguments {
     /// What to call that key: at most 40 bytes, which anybody who sees the store can read
     #[arg(long, default_value = "", requires = "encrypt")]
     label: String,
+    /// How files are compressed that say nothing themselves: none, lz4, zstd or zstd:LEVEL, 1 to 22
+    #[arg(long, value_name = "HOW", default_value_t = Compression::Default, hide_default_value = true)]
+    compress: Compression,
     /// Overwrite whatever is there
     #[arg(long)]
     force: bool,
@@ -37,6 +40,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let mut options = FormatOptions::default();
     options.ftl.force = arguments.force;
     options.preallocate = arguments.preallocate;
+    options.compression = arguments.compress;
     if keys::is_given() && !arguments.encrypt {
         bail!("{}: a key is given, but not --encrypt", arguments.store.display());
     }

@@ -209,6 +209,14 @@ fn text(info: &Value, images: &Images) -> String {
     if info["encrypted"] == true {
         text += "  data is encrypted\n";
     }
+    let of_store = info["compression"].as_str().filter(|how| *how != "none");
+    let of_mount =
+        info["mount"]["compression"].as_str().filter(|how| Some(*how) != info["compression"].as_str());
+    if let Some(how) = of_mount {
+        let _ = writeln!(text, "  compressed by {how:>8} (the store says {})", of_store.unwrap_or("none"));
+    } else if let Some(how) = of_store {
+        let _ = writeln!(text, "  compressed by {how:>8}");
+    }
     for (title, name) in [("live bytes", "allocated_bytes"), ("space taken", "store_bytes")] {
         let _ = writeln!(text, "  {title:<11} {:>10.1} MB", mb(number(name).unwrap_or(0)));
     }

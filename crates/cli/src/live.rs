@@ -5,7 +5,7 @@ use std::{fmt::Write, num::NonZeroU64, os::unix::fs::MetadataExt, sync::Arc};
 use lacuna_device::Vfs;
 use lacuna_ftl::{Stats, StreamStats};
 use lacuna_fuse::{Kind, LATENCY_BOUNDS_US, Service, innodb::NoTrim};
-use lacuna_nvmfs::{CheckDepth, Limits, Nvmfs, UserQuota};
+use lacuna_nvmfs::{CheckDepth, Compression, Limits, Nvmfs, UserQuota};
 use serde_json::{Value, json};
 
 use crate::{
@@ -75,6 +75,7 @@ pub(crate) fn store_info(store: &str, fs: &Nvmfs) -> Value {
         "free_segments": stats.free_segments,
         "extents": stats.extents,
         "encrypted": fs.ftl().is_encrypted(),
+        "compression": fs.store_compression().or(Compression::None).to_string(),
         "io": stats.io_engine,
         "log_device": log_device_info(&stats),
         "quotas": limited_quotas(fs).map(|quota| quota_info(&quota)).collect::<Vec<_>>(),
@@ -123,6 +124,7 @@ fn info(facts: &Facts, service: &Service) -> Value {
     info["mount"] = json!({
         "transport": service.transport(),
         "read_only": facts.read_only,
+        "compression": service.fs().default_compression().or(Compression::None).to_string(),
         "failure": service.fs().ftl().failure(),
         "waits_for_host": service.fs().ftl().waits_for_space(),
         "map_memory_bytes": stats.map_memory_bytes,
@@ -267,6 +269,7 @@ fn label_value(text: &str) -> String {
 fn metrics(facts: &Facts, service: &Service) -> String {
     let counters = service.counters().snapshot();
     let stats = service.fs().ftl().stats();
+    let compressed = service.fs().compression_stats();
     let mut text = Exposition::new(&facts.store);
     text.put("gauge", UP.0, UP.1, 1);
     let failure = service.fs().ftl().failure();
@@ -316,6 +319,14 @@ fn metrics(facts: &Facts, service: &Service) -> String {
         ("device_flushes_total", "Flushes of the device", stats.flushes),
         ("log_device_flushes_total", "Flushes that ended on the log device", stats.log_device_flushes),
         ("log_device_written_bytes_total", "Bytes of the log written there", stats.log_device_written_bytes),
+        ("compressed_bytes_total", "Bytes that compression made shorter", compressed.shortened_bytes),
+        ("compressed_stored_bytes_total", "What these became", compressed.stored_bytes),
+        ("compressed_in_vain_total", "Chunks that compression made no shorter", compressed.in_vain_chunks),
+        (
+            "compression_skipped_total",
+            "Chunks not tried, because those before them did not shrink",
+            compressed.skipped_chunks,
+        ),
         ("corrupt_chunks_total", "Chunks found damaged by collection", stats.corrupt_chunks),
     ] {
         text.put("counter", name, help, value);

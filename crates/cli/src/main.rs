@@ -3,15 +3,17 @@
 //! Every failure is one line `lacuna: <place>: <cause>` on standard error: exit code 2 when the
 //! command line makes no sense, else 1.
 //!
-//! layers: printable < output < log_device < keys < control, demo, progress, size, trace < ended, look
+//! layers: printable < output < log_device < keys < control, demo, progress, size, trace, walk < ended, look
 //! layers: < files, grow, quota, scrub, table_info < live, phases, tables < info, sql < check, table
-//! layers: < flash_model, format, iobench, key, linkbench, mariadb_demo, metrics, mount, postgres_demo, tpcc
+//! layers: < compress, du, flash_model, format, iobench, key, linkbench, mariadb_demo, metrics, mount, postgres_demo, tpcc
 //! layers: < trimbench
 //! layers: < verdict
 
 mod check;
+mod compress;
 mod control;
 mod demo;
+mod du;
 mod ended;
 mod files;
 mod flash_model;
@@ -44,6 +46,7 @@ mod tpcc;
 mod trace;
 mod trimbench;
 mod verdict;
+mod walk;
 
 use std::{
     ffi::{OsStr, OsString},
@@ -77,6 +80,8 @@ enum Command {
     Quota(quota::Arguments),
     Info(info::Arguments),
     Check(check::Arguments),
+    Compress(compress::Arguments),
+    Du(du::Arguments),
     Scrub(scrub::Arguments),
     Table(table::Arguments),
     #[command(name = "linkbench")]
@@ -146,6 +151,8 @@ fn run(command: Command) -> Result<()> {
         Command::Quota(arguments) => quota::run(&arguments),
         Command::Info(arguments) => info::run(&arguments),
         Command::Check(arguments) => check::run(&arguments),
+        Command::Compress(arguments) => compress::run(&arguments),
+        Command::Du(arguments) => du::run(&arguments),
         Command::Scrub(arguments) => scrub::run(&arguments),
         Command::Table(arguments) => table::run(&arguments),
         Command::LinkBench(arguments) => linkbench::run(&arguments),

@@ -74,6 +74,26 @@ pub(crate) struct EncodedChunk<'a> {
     pub(crate) payload: &'a [u8],
 }
 
+/// Decides which chunks are worth an attempt to encode them, as the data goes by.
+pub trait Choice {
+    /// Whether to try the next chunk, of so many bytes.
+    fn tries(&mut self, bytes: usize) -> bool;
+
+    /// The chunk that was just tried is stored encoded, or is not because that would save no sector.
+    fn tried(&mut self, bytes: usize, is_shorter: bool);
+}
+
+/// Tries every chunk.
+struct EachChunk;
+
+impl Choice for EachChunk {
+    fn tries(&mut self, _: usize) -> bool {
+        true
+    }
+
+    fn tried(&mut self, _: usize, _: bool) {}
+}
+
 /// Data to be written, encoded where that saves a sector: [`crate::Op::Encoded`].
 #[derive(Clone)]
 pub struct Encoded<'a> {
@@ -89,11 +109,27 @@ impl<'a> Encoded<'a> {
     /// Encodes `data`, a whole number of sectors to be written at `lba`. What does not shrink by a sector is stored
     /// plain, and so is all of it if the codec's algorithm is not built in, or is neither `lz4` nor `zstd`.
     pub fn new(lba: Lba, data: impl Into<Cow<'a, [u8]>>, codec: Codec) -> Encoded<'a> {
+        Encoded::choosing(lba, data, codec, &mut EachChunk)
+    }
+
+    /// As [`Encoded::new`], and what `choice` does not try is stored plain too. It is not asked about chunks that cannot
+    /// become a sector shorter.
+    pub fn choosing(
+        lba: Lba,
+        data: impl Into<Cow<'a, [u8]>>,
+        codec: Codec,
+        choice: &mut impl Choice,
+    ) -> Encoded<'a> {
         let data = data.into();
         let (mut memory, mut payloads) = (Vec::new(), Vec::new());
         if ENCODINGS.contains(&codec.algorithm) && data.len().is_multiple_of(SECTOR) {
-            memory.reserve(data.len() / 2);
-            payloads = chunks(lba, &data).map(|(_, chunk)| encode(chunk, codec, &mut memory)).collect();
+            let encoded = |(_, chunk): (Lba, &[u8])| {
+                let limit = payload_bytes_max(chunk).filter(|_| choice.tries(chunk.len()))?;
+                let payload = encode(chunk, limit, codec, &mut memory);
+                choice.tried(chunk.len(), payload.is_some());
+                payload
+            };
+            payloads = chunks(lba, &data).map(encoded).collect();
         }
         Encoded { lba, data, memory, payloads, encoding: codec.algorithm }
     }
@@ -113,6 +149,15 @@ impl<'a> Encoded<'a> {
         self.payloads.iter().all(Option::is_none)
     }
 
+    /// Bytes of the chunks that became shorter, without the zeros at their ends, and what these are stored in.
+    pub fn shortened(&self) -> (u64, u64) {
+        let bytes = |(_, _, encoded): (Lba, &[u8], Option<EncodedChunk<'_>>)| {
+            encoded.map(|encoded| (encoded.sectors * SECTOR as u64, encoded.payload.len() as u64))
+        };
+        let sum = |(from, to), (of_chunk, payload)| (from + of_chunk, to + payload);
+        self.chunks().filter_map(bytes).fold((0, 0), sum)
+    }
+
     /// The chunks, each with its payload if it is stored encoded.
     pub(crate) fn chunks(&self) -> impl Iterator<Item = (Lba, &[u8], Option<EncodedChunk<'_>>)> {
         let payloads = self.payloads.iter().cloned().chain(std::iter::repeat(None));
@@ -127,12 +172,18 @@ impl<'a> Encoded<'a> {
     }
 }
 
-/// Appends the payload of `chunk` to `memory`, and returns where it lies there; nothing if it does not save a sector.
-fn encode(chunk: &[u8], codec: Codec, memory: &mut Vec<u8>) -> Option<Range<usize>> {
+/// The longest payload of `chunk` that saves a sector, if there is any.
+fn payload_bytes_max(chunk: &[u8]) -> Option<usize> {
     let stored = stored_bytes(chunk);
-    let sectors = stored.div_ceil(SECTOR);
+    let min = encoded_bytes_min(stored.div_ceil(SECTOR));
+    stored.checked_sub(SECTOR).filter(|limit| *limit >= min.max(HEAD_BYTES + 1))
+}
+
+/// Appends the payload of `chunk`, of at most `limit` bytes, to `memory`, and returns where it lies there; nothing if it
+/// does not fit.
+fn encode(chunk: &[u8], limit: usize, codec: Codec, memory: &mut Vec<u8>) -> Option<Range<usize>> {
+    let sectors = stored_bytes(chunk).div_ceil(SECTOR);
     let min = encoded_bytes_min(sectors);
-    let limit = stored.checked_sub(SECTOR).filter(|limit| *limit >= min.max(HEAD_BYTES + 1))?;
     let start = memory.len();
     memory.resize(start + limit, 0);
     let (head, out) = memory[start..].split_at_mut(HEAD_BYTES);
@@ -255,6 +306,38 @@ mod tests {
             assert!(encoded.is_plain(), "{encoded:?}");
             assert_eq!(encoded.chunks().filter(|(.., encoded)| encoded.is_none()).count(), 1);
         }
+    }
+
+    /// Tries every other chunk.
+    #[derive(Default)]
+    struct EveryOther {
+        asked: usize,
+        shorter: usize,
+    }
+
+    impl Choice for EveryOther {
+        fn tries(&mut self, bytes: usize) -> bool {
+            assert_eq!(bytes, CHUNK_BYTES);
+            self.asked += 1;
+            self.asked % 2 == 1
+        }
+
+        fn tried(&mut self, _: usize, is_shorter: bool) {
+            self.shorter += usize::from(is_shorter);
+        }
+    }
+
+    #[test]
+    fn what_is_not_chosen_is_plain() {
+        let mut choice = EveryOther::default();
+        let mut data = vec![1; 6 * CHUNK_BYTES];
+        data[4 * CHUNK_BYTES..5 * CHUNK_BYTES].fill(0); // nobody is asked about it
+        let encoded = Encoded::choosing(Lba(0), &data[..], Codec::fast(Algorithm::Lz4), &mut choice);
+        let is_encoded: Vec<_> = encoded.chunks().map(|(.., encoded)| encoded.is_some()).collect();
+        assert_eq!(is_encoded, [true, false, true, false, false, true]);
+        assert_eq!((choice.asked, choice.shorter), (5, 3));
+        let (from, to) = encoded.shortened();
+        assert!(from == 3 * CHUNK_BYTES as u64 && to == 3 * 512, "{from} {to}");
     }
 
     #[test]

@@ -218,7 +218,7 @@ mod verify;
 mod write;
 
 pub use addr::{Lba, SECTOR, Seq};
-pub use encoding::Encoded;
+pub use encoding::{Choice, Encoded};
 pub use error::{Error, Result};
 pub use lacuna_codec::{Algorithm, Codec};
 pub use lacuna_crypt::{
@@ -227,7 +227,7 @@ pub use lacuna_crypt::{
 };
 pub use options::{
     CheckDepth, Effect, Finding, Footprint, FormatOptions, Key, LogDeviceUse, NewKey, Op, Options, Progress,
-    Report, Spare, Stats, Stream, StreamStats, Work,
+    Report, Room, RoomOf, Spare, Stats, Stream, StreamStats, Work,
 };
 pub use paging::ResidentLeaves;
 pub use read::{Lost, Mapped, Remains};

@@ -53,6 +53,44 @@ pub struct Effect {
     pub after_bytes: u64,
 }
 
+/// What is stored in one way; see [`Room`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RoomOf {
+    /// Mapped sectors, in bytes.
+    pub mapped_bytes: u64,
+    /// Bytes that they take.
+    pub stored_bytes: u64,
+}
+
+/// The room that a range takes, by encoding; see [`crate::Ftl::room`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Room {
+    /// What is not encoded.
+    pub plain: RoomOf,
+    /// What is compressed with LZ4.
+    pub lz4: RoomOf,
+    /// What is compressed with zstd.
+    pub zstd: RoomOf,
+}
+
+impl RoomOf {
+    pub(crate) fn add(&mut self, sectors: u8, stored_bytes: u64) {
+        self.mapped_bytes += u64::from(sectors) * SECTOR as u64;
+        self.stored_bytes += stored_bytes;
+    }
+}
+
+impl Room {
+    /// All of it.
+    pub fn total(&self) -> RoomOf {
+        let all = [self.plain, self.lz4, self.zstd];
+        RoomOf {
+            mapped_bytes: all.iter().map(|of| of.mapped_bytes).sum(),
+            stored_bytes: all.iter().map(|of| of.stored_bytes).sum(),
+        }
+    }
+}
+
 /// Space for live data that a batch which adds some leaves to others: to it, the store is so much smaller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Spare {

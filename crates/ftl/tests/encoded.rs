@@ -160,6 +160,39 @@ fn effects_are_exact() {
 }
 
 /// Collection moves a chunk once, however it is cut, and leaves its room what it was.
+/// The room of a range, by encoding, sums up to what it counts, wherever it is cut.
+#[test]
+fn room_is_what_is_allocated() {
+    let mut seen = [false; 3];
+    for_each_seed(30, |seed| {
+        let mut rng = SeededRng::new(seed);
+        let ftl = open(&mem(4 << 20));
+        for _ in 0..120 {
+            let (lba, sectors) = (rng.below(200), 1 + rng.below(48));
+            let data: Vec<u8> = (0..3).flat_map(|_| chunk(&mut rng)).collect();
+            let data = &data[..sectors as usize * SECTOR];
+            match rng.below(5) {
+                0 => trim(&ftl, lba, sectors),
+                1 => drop(ftl.write_batch(&[Op::Write { lba: Lba(lba), data }], Stream::Data).unwrap()),
+                2 => write(&ftl, lba, data, ZSTD),
+                _ => write(&ftl, lba, data, LZ4),
+            }
+            let start = rng.below(250);
+            let range = Lba(start)..Lba(start + rng.below(60));
+            let room = ftl.room(range.clone()).unwrap();
+            assert_eq!(room.total().stored_bytes, ftl.allocated(range.clone()).unwrap(), "{range:?}");
+            let mapped = ftl.mapped_sectors(range, 64).unwrap().len() * SECTOR;
+            assert_eq!(room.total().mapped_bytes, mapped as u64);
+        }
+        let room = ftl.room(Lba(0)..Lba(u64::MAX)).unwrap();
+        for (seen, of) in seen.iter_mut().zip([room.plain, room.lz4, room.zstd]) {
+            *seen |= of.mapped_bytes > 0;
+        }
+        assert!(room.lz4.stored_bytes < room.lz4.mapped_bytes, "{room:?}");
+    });
+    assert_eq!(seen, [true; 3]);
+}
+
 #[test]
 fn collection_moves_chunks_as_they_are() {
     for codec in [LZ4, ZSTD] {

@@ -37,6 +37,8 @@ lacuna_mutants::breakable_rules! {
     SetIdsUncached = "set-ids-uncached",
     /// Only root sees that there are attributes of root's.
     TrustedHidden = "trusted-hidden",
+    /// Only the owner of a file, or root, changes its compression.
+    OwnersCompress = "owners-compress",
     /// A request in a ring's payload is answered in a buffer beside it, which is copied there afterwards.
     RingCopiesPayload = "ring-copies-payload",
 }

@@ -438,9 +438,21 @@ impl Service {
         self.checked("copy", to.0, copied)
     }
 
-    /// The DirectFS handshake, for files that are open for writing, since it changes what writes do; every other ioctl
-    /// is refused.
-    pub fn ioctl(&self, number: u64, handle: u64, command: u32) -> Result<()> {
+    /// The DirectFS handshake, for files that are open for writing, since it changes what writes do, and the flags of
+    /// lsattr(1) and chattr(1), which are returned where they are asked for; every other ioctl is refused. `data` came
+    /// with the command.
+    pub fn ioctl(
+        &self,
+        number: u64,
+        handle: u64,
+        command: u32,
+        data: &[u8],
+        caller: Caller,
+    ) -> Result<Option<u32>> {
+        if let Some(answer) = self.flags_ioctl(number, command, data, caller) {
+            let _timer = self.latencies.time(Kind::Change);
+            return answer;
+        }
         if command != DFS_IOCTL_ATOMIC_WRITE_SET {
             return Err(Os::NOTTY.into());
         }
@@ -450,7 +462,7 @@ impl Service {
         if self.open_files.ask(Self::ino(number)?) {
             self.counters.atomic_handshake();
         }
-        Ok(())
+        Ok(None)
     }
 
     /// No program reads or writes a file that is gone.
@@ -473,6 +485,9 @@ impl Service {
     pub fn getxattr(&self, number: u64, name: &[u8]) -> Result<Vec<u8>> {
         let _timer = self.latencies.time(Kind::Look);
         no_label(name)?;
+        if compression::is_own(name) {
+            return self.own_xattr(number, name);
+        }
         self.checked("getxattr", number, self.posix.getxattr(Self::ino(number)?, name))
     }
 
@@ -501,6 +516,9 @@ impl Service {
     ) -> Result<()> {
         let _timer = self.latencies.time(Kind::Change);
         no_label(name)?;
+        if compression::is_own(name) {
+            return self.set_own_xattr(number, name, value, caller);
+        }
         let ino = Self::ino(number)?;
         if name == ACL {
             self.checked("setxattr", number, self.drop_set_group_id(ino, caller, set_group_id))?;
@@ -536,6 +554,9 @@ impl Service {
     pub fn removexattr(&self, number: u64, name: &[u8]) -> Result<()> {
         let _timer = self.latencies.time(Kind::Change);
         let ino = Self::ino(number)?;
+        if compression::is_own(name) {
+            return Err(Os::OPNOTSUPP.into());
+        }
         self.checked("removexattr", number, self.with_space(|| self.posix.removexattr(ino, name)))
     }
 }
@@ -591,6 +612,7 @@ fn has(open_flags: i32, flag: OFlags) -> bool {
     OFlags::from_bits_retain(open_flags as u32).contains(flag)
 }
 
+mod compression;
 mod names;
 #[cfg(test)]
 mod tests;

@@ -52,6 +52,7 @@ const RULES: &[(&str, &str)] = &[
     ("changes-take-privileges", "privileges::who_is_not_root_takes_set_ids_with_allocations_and_copies"),
     ("set-ids-uncached", "mount::the_kernel_knows_when_set_user_id_is_gone"),
     ("trusted-hidden", "privileges::only_root_sees_that_there_are_attributes_of_roots"),
+    ("owners-compress", "privileges::only_the_owner_changes_the_compression"),
     ("ring-copies-payload", ON_RINGS),
 ];
 

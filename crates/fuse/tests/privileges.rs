@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use lacuna_device::{BlockDevice, MemDevice};
-use lacuna_fuse::{Service, ServiceOptions, SetGroupId};
+use lacuna_fuse::{Errno, Opening, Service, ServiceOptions, SetGroupId, WriteRequest};
 use lacuna_nvmfs::{
     FormatOptions, Nvmfs, Options,
     posix::{Caller, SetAttr, XattrMode},
 };
+use rustix::io::Errno as Os;
 
 const ROOT: u64 = 1;
 const FILE_MODE: u32 = 0o100_644;
@@ -116,4 +117,88 @@ fn only_root_sees_that_there_are_attributes_of_roots() {
     }
     assert_eq!(service.listxattr(file, by(0, 0)).as_deref(), Ok(&b"trusted.a\0trusted.c\0user.b\0"[..]));
     assert_eq!(service.listxattr(file, by(5, 6)).as_deref(), Ok(&b"user.b\0"[..]));
+}
+
+fn errno(errno: Os) -> Errno {
+    Errno(errno.raw_os_error())
+}
+
+const COMPRESSION: &[u8] = b"user.lacuna.compression";
+const ROOM: &[u8] = b"user.lacuna.room";
+const REWRITE: &[u8] = b"user.lacuna.rewrite";
+const GETFLAGS: u32 = 0x8008_6601;
+const SETFLAGS: u32 = 0x4008_6602;
+
+#[test]
+fn only_the_owner_changes_the_compression() {
+    let service = service();
+    let file = service.create(ROOT, b"file", FILE_MODE, by(5, 6)).expect("makes").ino.number();
+    let set = |value: &[u8], caller| {
+        service.setxattr(file, COMPRESSION, value, XattrMode::Set, caller, SetGroupId::Stays)
+    };
+    let get = || String::from_utf8(service.getxattr(file, COMPRESSION).expect("is there")).expect("a text");
+    let flags = || service.ioctl(file, Opening::Cached.handle(0), GETFLAGS, &[], by(7, 6));
+    let set_flags = |flags: u32, caller| {
+        service.ioctl(file, Opening::Cached.handle(0), SETFLAGS, &flags.to_le_bytes(), caller)
+    };
+    assert_eq!((get().as_str(), flags()), ("default none", Ok(Some(0))));
+    assert_eq!(set(b"lz4", by(7, 6)), Err(errno(Os::PERM)));
+    assert_eq!(set_flags(4, by(7, 6)), Err(errno(Os::PERM)));
+    assert_eq!(get(), "default none");
+    set(b"zstd:7", by(5, 9)).expect("the owner");
+    assert_eq!((get().as_str(), flags()), ("zstd:7", Ok(Some(4))));
+    assert_eq!(set_flags(4, by(5, 6)), Ok(None));
+    assert_eq!(get(), "zstd:7", "it was compressed already");
+    for (wanted, text) in [(0, "none"), (4, "lz4")] {
+        assert_eq!(set_flags(wanted, by(0, 0)), Ok(None));
+        assert_eq!(get(), text);
+    }
+    service.fs().set_compression("zstd:2".parse().expect("a known one"));
+    set(b"none", by(0, 0)).expect("root");
+    assert_eq!(set_flags(4, by(5, 6)), Ok(None));
+    assert_eq!(get(), "default zstd:2");
+    assert_eq!(set_flags(0x10 | 4, by(0, 0)), Err(errno(Os::OPNOTSUPP)));
+    assert_eq!(
+        service.ioctl(file, Opening::Cached.handle(0), SETFLAGS, &[4], by(0, 0)),
+        Err(errno(Os::INVAL))
+    );
+    for wrong in [&b"zstd:23"[..], b"", b"\xff", b"lz4 "] {
+        assert_eq!(set(wrong, by(0, 0)), Err(errno(Os::INVAL)), "{wrong:?}");
+    }
+    let link = service.symlink(ROOT, b"link", b"x", by(0, 0)).expect("makes").ino.number();
+    let set = service.setxattr(link, COMPRESSION, b"lz4", XattrMode::Set, by(0, 0), SetGroupId::Stays);
+    assert_eq!(set, Err(errno(Os::INVAL)));
+}
+
+#[test]
+fn room_and_rewrites_are_attributes_that_are_not_listed() {
+    let service = service();
+    let file = service.create(ROOT, b"file", FILE_MODE, by(5, 6)).expect("makes").ino.number();
+    let data = vec![1; 100_000];
+    let request = WriteRequest {
+        offset: 0,
+        data: &data,
+        open_flags: 0,
+        kill_privileges: None,
+        is_direct: false,
+        from_cache: false,
+        caller: by(5, 6),
+    };
+    service.write(file, request).expect("writes");
+    let room = || String::from_utf8(service.getxattr(file, ROOM).expect("is there")).expect("a text");
+    assert_eq!(room(), "plain 100352 100352 lz4 0 0 zstd 0 0".replace("100352 100352", "100352 100000"));
+    let set = |name, value: &[u8], caller| {
+        service.setxattr(file, name, value, XattrMode::Set, caller, SetGroupId::Stays)
+    };
+    set(COMPRESSION, b"zstd:1", by(5, 6)).expect("sets");
+    set(REWRITE, b"0 100000", by(7, 8)).expect("the kernel has checked that it may write");
+    assert!(room().starts_with("plain 0 0 lz4 0 0 zstd 100352 "), "{}", room());
+    for wrong in [&b"0"[..], b"0 16777217", b"0 x", b"-1 5", b"1 2 3", b""] {
+        assert_eq!(set(REWRITE, wrong, by(0, 0)), Err(errno(Os::INVAL)), "{wrong:?}");
+    }
+    assert_eq!(set(REWRITE, b"18446744073709551615 5", by(0, 0)), Err(errno(Os::FBIG)));
+    assert_eq!(set(ROOM, b"1", by(0, 0)), Err(errno(Os::OPNOTSUPP)));
+    assert_eq!(service.getxattr(file, REWRITE), Err(errno(Os::NODATA)));
+    assert_eq!(service.removexattr(file, COMPRESSION), Err(errno(Os::OPNOTSUPP)));
+    assert_eq!(service.listxattr(file, by(0, 0)).as_deref(), Ok(&b""[..]));
 }

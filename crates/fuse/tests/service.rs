@@ -71,8 +71,8 @@ fn a_page_that_shrinks_gives_room_back_once_the_file_was_asked_about() {
     let file = create(&service, "table.ibd");
     let without = shrink(&service, file);
     assert_eq!(service.counters().snapshot().trims_inferred, 0, "nobody asked yet");
-    service.ioctl(file, WRITABLE, DIRECTFS).expect("answers");
-    service.ioctl(file, WRITABLE, DIRECTFS).expect("answers again");
+    service.ioctl(file, WRITABLE, DIRECTFS, &[], Caller::default()).expect("answers");
+    service.ioctl(file, WRITABLE, DIRECTFS, &[], Caller::default()).expect("answers again");
     let with = shrink(&service, file);
     assert_eq!(without - with, 36 * 256);
     let counters = service.counters().snapshot();
@@ -106,7 +106,7 @@ fn trims_are_inferred_for_nobody_else() {
         (&direct_only, OFlags::empty(), false, 1),
     ] {
         let file = create(service, &format!("{open_flags:?} {from_cache}"));
-        service.ioctl(file, WRITABLE, DIRECTFS).expect("answers");
+        service.ioctl(file, WRITABLE, DIRECTFS, &[], Caller::default()).expect("answers");
         let data = page(4);
         let open_flags = open_flags.bits() as i32;
         let is_direct = service.opening(file, open_flags) == Opening::Direct;
@@ -205,8 +205,14 @@ fn only_who_may_write_switches_trims_on() {
         (OFlags::WRONLY | OFlags::DIRECT, true),
     ] {
         let before = service.counters().snapshot().atomic_handshakes;
-        let answered = service.ioctl(file, Opening::Cached.handle(flags.bits() as i32), DIRECTFS);
-        let expected = if is_allowed { Ok(()) } else { Err(Errno(Os::BADF.raw_os_error())) };
+        let answered = service.ioctl(
+            file,
+            Opening::Cached.handle(flags.bits() as i32),
+            DIRECTFS,
+            &[],
+            Caller::default(),
+        );
+        let expected = if is_allowed { Ok(None) } else { Err(Errno(Os::BADF.raw_os_error())) };
         assert_eq!(answered, expected, "{flags:?}");
         assert!(is_allowed || service.counters().snapshot().atomic_handshakes == before, "{flags:?}");
     }
@@ -396,7 +402,7 @@ fn refusals_have_the_numbers_of_posix() {
     for number in [0, 2, 3, 15, 1 << 28, u64::MAX, 999] {
         assert_eq!(service.getattr(number).err(), Some(errno(Os::STALE)), "{number}");
     }
-    assert_eq!(service.ioctl(file, WRITABLE, 0x8008_6601), Err(errno(Os::NOTTY)));
+    assert_eq!(service.ioctl(file, WRITABLE, 0x8008_6603, &[], Caller::default()), Err(errno(Os::NOTTY)));
     assert_eq!(service.fallocate(file, 0, 1, 0x40, Caller::default()), Err(errno(Os::OPNOTSUPP)));
     assert_eq!(service.seek(file, -1, 3), Err(errno(Os::NXIO)));
     assert_eq!(service.seek(file, 0, 0), Err(errno(Os::INVAL)));

@@ -129,9 +129,9 @@ pub use error::{Error, Refusal, Result};
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub use format::fuzz;
-pub use format::{FILE_BYTES_MAX, Ino, Limits, Timestamp, system_time};
-pub use inodes::{Usage, UserQuota};
-pub use lacuna_ftl::{CheckDepth, Finding, Progress, Spare};
+pub use format::{Compression, FILE_BYTES_MAX, Ino, Limits, Timestamp, UnknownCompression, system_time};
+pub use inodes::{CompressionStats, Usage, UserQuota};
+pub use lacuna_ftl::{CheckDepth, Finding, Progress, Room, RoomOf, Spare};
 pub use salvage::{RemainingEntry, RemainingInode, Remains};
 pub use vfs::{
     Directory, LogDevicePath, Nvmfs, OpenedVfs, Options, VfsOptions, format_path, open_vfs, salvage_store,

@@ -35,6 +35,16 @@ lacuna_mutants::breakable_rules! {
     WhiteoutInBatch = "whiteout-in-batch",
     /// What is known of a directory's entries follows their changes.
     KnownEntriesNoted = "known-entries-noted",
+    /// A new file or directory has the compression of its directory.
+    CompressionInherited = "compression-inherited",
+    /// The superblock says that inodes may have a compression before one has.
+    CompressionNamed = "compression-named",
+    /// Of data that does not shrink few chunks are tried.
+    IncompressibleSkipped = "incompressible-skipped",
+    /// A rewrite holds the sectors from before it reads them until they are written.
+    RewriteHolds = "rewrite-holds",
+    /// A rewrite leaves the times of the file as they are.
+    RewriteKeepsTimes = "rewrite-keeps-times",
     /// A read moves the time of access as `relatime` says.
     AccessRelative = "access-relative",
 }

@@ -8,6 +8,8 @@
 mod acl;
 #[path = "acl_threads.rs"]
 mod acl_threads;
+#[path = "compression.rs"]
+mod compression;
 #[path = "posix.rs"]
 mod posix;
 #[path = "posix_crash.rs"]
@@ -34,6 +36,11 @@ const RULES: &[(&str, &str)] = &[
     ("named-is-no-orphan", "posix_crash::power_cuts_leave_a_prefix_of_the_operations"),
     ("whiteout-in-batch", "posix_crash::power_cuts_leave_a_prefix_of_the_operations"),
     ("known-entries-noted", "posix_crash::power_cuts_leave_a_prefix_of_the_operations"),
+    ("compression-inherited", "compression::what_a_directory_says_is_handed_down_and_defaults_are_not"),
+    ("compression-named", "compression::the_superblock_names_compression_before_an_inode_has_one"),
+    ("incompressible-skipped", "compression::data_that_does_not_shrink_is_hardly_tried"),
+    ("rewrite-holds", "compression::what_is_written_beside_a_rewrite_stays"),
+    ("rewrite-keeps-times", "compression::a_rewrite_brings_old_data_under_the_new_compression"),
     ("access-relative", "posix::times_move_and_are_stored_when_they_must"),
     ("generations-go-on", "posix_stores::a_number_that_returns_after_reopening_has_another_generation"),
     ("reserve-is-roots", "posix_stores::users_leave_root_its_reserve"),

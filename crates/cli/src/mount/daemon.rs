@@ -84,6 +84,7 @@ fn command_line(arguments: &Arguments) -> Vec<OsString> {
     line.push(format!("--cache={}", name_of(arguments.cache)).into());
     line.push(format!("--atime={}", name_of(arguments.atime)).into());
     line.push(format!("--blksize={}", arguments.blksize).into());
+    line.push(format!("--compress={}", arguments.compress).into());
     line.push(format!("--footprint={}", arguments.footprint).into());
     line.extend(arguments.map_memory.map(|size| format!("--map-memory={}", size.0).into()));
     line.extend(arguments.chunk_cache.map(|size| format!("--chunk-cache={}", size.0).into()));
@@ -129,6 +130,7 @@ mod tests {
                 "--exit-on-failure",
                 "--map-memory=1048576",
                 "--root-reserve=7%",
+                "--compress=zstd:7",
                 "--threads=7",
                 "--close-timeout=5",
                 "--transport=uring",

@@ -63,11 +63,12 @@ const FLAGS: [(&str, &str); 14] = [
 ];
 
 /// Options with a value that the command line takes under the same name, with `-` for `_`.
-const VALUES: [&str; 13] = [
+const VALUES: [&str; 14] = [
     "threads",
     "transport",
     "cache",
     "blksize",
+    "compress",
     "footprint",
     "map_memory",
     "chunk_cache",
@@ -296,6 +297,7 @@ mod tests {
             ("/s /d -o map_memory=1G,sync", false, Ok("lacuna mount --map-memory=1G --sync -- /s /d")),
             ("/s /d -o chunk_cache=64M", false, Ok("lacuna mount --chunk-cache=64M -- /s /d")),
             ("/s /d -o root_reserve=10%", false, Ok("lacuna mount --root-reserve=10% -- /s /d")),
+            ("/s /d -o compress=zstd:3", false, Ok("lacuna mount --compress=zstd:3 -- /s /d")),
             ("/s /d -o key_file=/k", false, Ok("lacuna mount --key-file=/k -- /s /d")),
             ("/s /d -o data=journal", true, Err("unknown mount option data=journal")),
             ("/s /d -o noauto,notime", true, Err("unknown mount option notime; did you mean noatime?")),

@@ -29,7 +29,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use lacuna_device as device;
 use lacuna_ftl::Footprint;
-use lacuna_nvmfs::Error;
+use lacuna_nvmfs::{Compression, Error};
 use rustix::mount::UnmountFlags;
 
 use self::reserve::Reserve;
@@ -147,6 +147,10 @@ pub(crate) struct Arguments {
     /// are let into
     #[arg(long, value_name = "PERCENT|SIZE")]
     root_reserve: Option<Reserve>,
+    /// How files are compressed that say nothing themselves: none, lz4, zstd or zstd:LEVEL, 1 to 22; by default as the
+    /// store says
+    #[arg(long, value_name = "HOW", default_value_t = Compression::Default, hide_default_value = true)]
+    compress: Compression,
     /// Make every change durable before it returns
     #[arg(long)]
     sync: bool,

@@ -172,6 +172,7 @@ fn open(arguments: &Arguments, map_memory: u64) -> Result<Arc<Nvmfs>> {
         Some(reserve) => reserve.0,
         None => reserve::default_for(arguments.allow_other),
     };
+    options.options.compression = arguments.compress;
     options.options.nodiratime = arguments.nodiratime;
     options.options.access_times = match arguments.atime {
         Atime::Relatime => AccessTimes::Relative,

@@ -14,6 +14,7 @@ mod decoded;
 mod found;
 mod pinned;
 mod reader;
+mod room;
 mod runs;
 mod stored;
 
@@ -22,5 +23,6 @@ pub use found::{Lost, Mapped, Remains};
 pub(crate) use cache::ChunkCache;
 pub(crate) use pinned::Pinned;
 pub(crate) use reader::{NEAR_BYTES, Reader};
+pub(crate) use room::room;
 pub(crate) use runs::{READ_BYTES, runs};
 pub(crate) use stored::Stored;

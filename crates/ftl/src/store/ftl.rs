@@ -12,8 +12,9 @@ use super::parts::Store;
 use crate::Error;
 use crate::{
     CheckDepth, Effect, FormatOptions, KeyChange, KeyInfo, Lba, Mapped, Op, Options, Progress, Remains,
-    Report, ResidentLeaves, Result, SECTOR, Scrub, Secret, Seq, Spare, Stats, Stream, Work,
+    Report, ResidentLeaves, Result, Room, SECTOR, Scrub, Secret, Seq, Spare, Stats, Stream, Work,
     media::{cipher::Cipher, creation, keys},
+    read,
     recovery::Losses,
     sync::{Mutex, thread::JoinHandle},
 };
@@ -186,6 +187,15 @@ impl Ftl {
     /// both ends of the range.
     pub fn allocated_in_memory(&self, range: Range<Lba>) -> Option<u64> {
         Some(self.store.base.pages.in_memory(|map| map.live_in(range.start.0..range.end.0))?.bytes)
+    }
+
+    /// What [`Ftl::allocated`] counts in `range`, by encoding. It looks at each extent, so it is for people who ask. While
+    /// others write, parts of the range may be looked at at different moments.
+    ///
+    /// # Errors
+    /// As [`Ftl::mapped`].
+    pub fn room(&self, range: Range<Lba>) -> Result<Room> {
+        read::room(&self.store.base.pages, range.start.0..range.end.0)
     }
 
     /// What [`Ftl::allocated`] of the sectors that `ops` change is now, and would be after them. `None` as for

@@ -32,7 +32,9 @@ fn a_file_was_asked_about_until_it_is_gone() {
     let numbers = names.map(|name| {
         let made = service.create(FUSE_ROOT, name, MODE, Caller::default()).expect("creates");
         let handle = Opening::Direct.handle(OFlags::RDWR.bits() as i32);
-        service.ioctl(made.ino.number(), handle, DFS_IOCTL_ATOMIC_WRITE_SET).expect("answers");
+        service
+            .ioctl(made.ino.number(), handle, DFS_IOCTL_ATOMIC_WRITE_SET, &[], Caller::default())
+            .expect("answers");
         made.ino.number()
     });
     let inos = numbers.map(|number| Ino::new(number).expect("a number"));

@@ -546,17 +546,18 @@ impl Filesystem for Adapter {
 
     fn ioctl(
         &self,
-        _: &Request,
+        request: &Request,
         ino: INodeNo,
         handle: FileHandle,
         _: IoctlFlags,
         command: u32,
-        _: &[u8],
+        data: &[u8],
         _: u32,
         reply: ReplyIoctl,
     ) {
-        match self.service.ioctl(ino.0, handle.0, command) {
-            Ok(()) => reply.ioctl(0, &[]),
+        match self.service.ioctl(ino.0, handle.0, command, data, caller(request)) {
+            Ok(None) => reply.ioctl(0, &[]),
+            Ok(Some(flags)) => reply.ioctl(0, &flags.to_le_bytes()),
             Err(errno) => reply.error(errno.into()),
         }
     }

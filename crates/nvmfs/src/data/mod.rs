@@ -6,9 +6,11 @@
 //! clears them.
 
 mod attr;
+mod compression;
 mod runs;
 mod xattr;
 
+pub use compression::Rewritten;
 pub use runs::Runs;
 pub use xattr::XattrMode;
 
@@ -44,7 +46,7 @@ impl WriteOptions {
     fn author(&self, node: &Node, privilege: Privilege) -> Result<Author> {
         let is_roots = self.from_cache && node.live(|inode| inode.owner().0 == 0)?;
         let privilege = if is_roots { Privilege::Root } else { privilege };
-        Ok(Author { kill_privileges: self.kill_privileges, privilege })
+        Ok(Author { kill_privileges: self.kill_privileges, privilege, ..Author::default() })
     }
 }
 
@@ -92,6 +94,9 @@ pub(crate) fn must_be_file(node: &Node) -> Result<()> {
         _ => Err(Refusal::Invalid.into()),
     }
 }
+
+/// Bytes that the ftl stores, and compresses, together.
+const CHUNK_BYTES: u64 = 16 << 10;
 
 /// Largest atomic write in bytes, where the store is large enough for it.
 const ATOMIC_BYTES_MAX: u64 = 8 << 20;
@@ -221,7 +226,7 @@ impl Data {
         }
         let mut at = offset;
         while at < end {
-            let piece_end = end.min(at / SECTOR as u64 * SECTOR as u64 + self.piece_bytes());
+            let piece_end = self.piece_end(at, end);
             let piece = &data[(at - offset) as usize..(piece_end - offset) as usize];
             let trim_to = options.trim_to.filter(|_| piece_end == end);
             let range = sector(at)..sectors(at, piece.len() as u64).end.max(sector(trim_to.unwrap_or(0)));
@@ -239,6 +244,17 @@ impl Data {
     /// The most that is written at once, from the start of a sector on.
     pub(crate) fn piece_bytes(&self) -> u64 {
         self.props.atomic_bytes_max
+    }
+
+    /// The end of what is written at once of `at .. end`. Chunks, which are compressed as they are written, are not cut
+    /// where that can be.
+    fn piece_end(&self, at: u64, end: u64) -> u64 {
+        let reach = at / SECTOR as u64 * SECTOR as u64 + self.piece_bytes();
+        match reach / CHUNK_BYTES * CHUNK_BYTES {
+            _ if end <= reach => end,
+            chunk_end if chunk_end > at => chunk_end,
+            _ => reach,
+        }
     }
 
     /// Writes `data` in one batch. The sectors are held.

@@ -31,7 +31,7 @@ const UNALIGNED_BYTES_MAX: u64 = 1 << 20;
 
 impl Data {
     /// The mapped data in these sectors of a file, from their start on, as much as one batch takes.
-    fn mapped_runs(&self, node: &Node, sectors: Range<u64>) -> Result<Mapped> {
+    pub(super) fn mapped_runs(&self, node: &Node, sectors: Range<u64>) -> Result<Mapped> {
         let first = node.ino().lba(sectors.start);
         let range = first..Lba(first.0 + (sectors.end - sectors.start));
         let mapped = self.inodes.volume().ftl().read_mapped(range, self.piece_bytes() as usize)?;
@@ -150,9 +150,19 @@ impl Data {
         let from = source.ino().lba(range.start);
         let mapped = self.mapped_runs(source, range)?;
         let count = mapped.end.0 - from.0;
-        let mut ops = vec![Op::Trim { lba: target.ino().lba(to), sectors: count }];
         let moved = |lba: Lba| target.ino().lba(to + (lba.0 - from.0));
-        ops.extend(mapped.runs.iter().map(|(lba, data)| Op::Write { lba: moved(*lba), data }));
+        let mut ops = Vec::with_capacity(2 * mapped.runs.len() + 1);
+        let mut behind = moved(from);
+        // No sector is changed twice: it would not be stored compressed.
+        let hole = |behind: Lba, next: Lba| {
+            (behind < next).then_some(Op::Trim { lba: behind, sectors: next.0 - behind.0 })
+        };
+        for (lba, data) in &mapped.runs {
+            ops.extend(hole(behind, moved(*lba)));
+            ops.push(Op::Write { lba: moved(*lba), data });
+            behind = ops.last().expect("it was just put in").range().end;
+        }
+        ops.extend(hole(behind, moved(mapped.end)));
         let _held = target.lock_sectors(to..to + count);
         let end = (to + count) * SECTOR as u64;
         self.inodes.write_data(&ops, &[Target { node: Arc::clone(target), end, by }])?;

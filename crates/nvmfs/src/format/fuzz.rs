@@ -54,6 +54,7 @@ fn inode_fields(mut inode: Inode) {
     if inode.is_directory() {
         let _ = inode.parent();
     }
+    let _ = inode.compression().codec();
     inode.drop_privileges(Caller::default());
     inode.count_change();
     inode.set_xattrs(&[1; 400], super::Marks::default());

@@ -6,8 +6,8 @@ use zerocopy::{
 };
 
 use super::{
-    Body, Caller, DiskTime, FILE_BYTES_MAX, FileKind, Header, Ino, Marks, SECTOR, SectorBytes, Timestamp,
-    XATTR_BYTES_MAX, is_zero, seal,
+    Body, Caller, Compression, DiskTime, FILE_BYTES_MAX, FileKind, Header, Ino, Marks, SECTOR, SectorBytes,
+    Timestamp, XATTR_BYTES_MAX, is_zero, seal,
 };
 
 /// Bytes at the end of an inode for the target of a short symbolic link and for few attributes.
@@ -46,7 +46,9 @@ pub(crate) struct Inode {
     pub(super) parent: U32,
     /// 0 for data, 1 for a log.
     pub(super) stream: u8,
-    pub(super) zero: [u8; 3],
+    /// Of files and directories; see [`Compression`].
+    pub(super) compression: [u8; 2],
+    pub(super) zero: u8,
     pub(super) flags: U64,
     /// Number of changes of this sector.
     pub(super) changes: U64,
@@ -85,6 +87,12 @@ impl Body for Inode {
         if self.flags.get() & !(FLAG_XATTRS_OUTSIDE | FLAG_CAPABILITY | FLAG_ACL) != 0 {
             return Some("unknown flags");
         }
+        match Compression::of_bytes(self.compression) {
+            None => return Some("unknown compression"),
+            Some(Compression::Default) => {}
+            Some(_) if matches!(kind, FileKind::File | FileKind::Directory) => {}
+            Some(_) => return Some("impossible compression"),
+        }
         let times = [self.accessed, self.modified, self.changed, self.created];
         if self.mode.get() > 0o177_777 || self.stream > 1 || !times.iter().all(|time| time.is_sound()) {
             return Some("impossible value");
@@ -97,7 +105,7 @@ impl Body for Inode {
         };
         match self.inline.get(used..) {
             None => Some("impossible attributes"),
-            Some(rest) if !is_zero(rest) || !is_zero(&self.zero) || self.zero2.get() != 0 => {
+            Some(rest) if !is_zero(rest) || self.zero != 0 || self.zero2.get() != 0 => {
                 Some("reserved bytes are not zero")
             }
             Some(_) => None,
@@ -121,7 +129,8 @@ impl Inode {
             size: 0.into(),
             parent: if kind == FileKind::Directory { Ino::ROOT.0 } else { 0 }.into(),
             stream: 0,
-            zero: [0; 3],
+            compression: [0; 2],
+            zero: 0,
             flags: 0.into(),
             changes: 1.into(),
             accessed: now,
@@ -208,6 +217,15 @@ impl Inode {
 
     pub(crate) fn set_log(&mut self, is_log: bool) {
         self.stream = is_log.into();
+    }
+
+    pub(crate) fn compression(&self) -> Compression {
+        Compression::of_bytes(self.compression).expect("checked when it was made or verified")
+    }
+
+    pub(crate) fn set_compression(&mut self, compression: Compression) {
+        assert!(matches!(self.kind(), FileKind::File | FileKind::Directory), "only they have one");
+        self.compression = compression.to_bytes();
     }
 
     /// Number of changes; differs between any two versions of an inode.

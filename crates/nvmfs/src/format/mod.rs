@@ -11,6 +11,7 @@ use zerocopy::{
 
 mod acl;
 mod addr;
+mod compression;
 mod dirent;
 #[cfg(feature = "fuzzing")]
 pub mod fuzz;
@@ -24,6 +25,7 @@ mod xattr;
 pub(crate) use acl::{ACL, Acl, DEFAULT_ACL};
 pub use addr::{FILE_BYTES_MAX, Ino};
 pub(crate) use addr::{REGION_SECTORS, XATTR_BYTES_MAX, XATTR_SECTORS};
+pub use compression::{Compression, UnknownCompression};
 #[cfg(any(test, feature = "fuzzing"))]
 use dirent::claims_tombstone;
 pub(crate) use dirent::{Bucket, Dirent, NAME_BYTES_MAX, Slot, Tombstone, is_name};
@@ -43,8 +45,10 @@ pub(crate) use xattr::{
 
 /// Version of the file system's format.
 pub(crate) const FORMAT_VERSION: u32 = 1;
+/// Feature flag: inodes may have a compression.
+pub(crate) const FEATURE_COMPRESSION: u64 = 1;
 /// Feature flags that this version knows.
-pub(crate) const KNOWN_FEATURES: u64 = 0;
+pub(crate) const KNOWN_FEATURES: u64 = FEATURE_COMPRESSION;
 
 const MAGIC: [u8; 4] = *b"LNfs";
 const SECTOR_VERSION: u8 = 1;
@@ -113,7 +117,7 @@ impl Superblock {
         Superblock {
             format_version: FORMAT_VERSION.into(),
             zero: 0.into(),
-            features: KNOWN_FEATURES.into(),
+            features: 0.into(),
             uuid,
             created: created.into(),
             zero2: [0; 444],

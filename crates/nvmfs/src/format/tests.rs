@@ -9,6 +9,7 @@ const NOW: Timestamp = Timestamp { seconds: 1_700_000_000, nanoseconds: 5 };
 fn sample_inode() -> Inode {
     let mut inode = Inode::new(Ino(20), 7, 0o100_644, NOW);
     inode.set_log(true);
+    inode.set_compression("zstd:5".parse().unwrap());
     inode.set_size(5000);
     inode.set_owner(1000, 100);
     inode.set_rdev(9);
@@ -84,6 +85,7 @@ fn fields_lie_where_the_format_says() {
     assert_eq!(inode[36..40], 1_u32.to_le_bytes());
     assert_eq!((inode[40..44].to_vec(), inode[44]), (1000_u32.to_le_bytes().to_vec(), 100));
     assert_eq!((inode[48], inode[64], inode[68]), (9, 0, 1));
+    assert_eq!(inode[69..72], [2, 5, 0]);
     assert_eq!(inode[72..80], 6_u64.to_le_bytes());
     assert_eq!(inode[80..88], 2_u64.to_le_bytes());
     for time_at in [88, 100, 112, 124] {
@@ -128,6 +130,23 @@ fn limits_of_nobody_and_limits_of_nothing_are_flaws() {
         let sector = LimitsSector::new(uid, limits);
         assert_eq!(sector.flaw().is_none(), is_sound, "{sector:?}");
         assert_eq!((sector.uid(), sector.limits()), (uid, limits));
+    }
+}
+
+#[test]
+fn an_unknown_compression_is_a_flaw() {
+    for (kind, bytes, flaw) in [
+        (0o100_644, [2, 22], None),
+        (0o100_644, [3, 0], None),
+        (0o040_755, [1, 0], None),
+        (0o100_644, [4, 0], Some("unknown compression")),
+        (0o100_644, [1, 1], Some("unknown compression")),
+        (0o040_755, [2, 23], Some("unknown compression")),
+        (0o010_644, [1, 0], Some("impossible compression")),
+    ] {
+        let mut inode = Inode::new(Ino(20), 7, kind, NOW);
+        inode.compression = bytes;
+        assert_eq!(inode.flaw(), flaw, "{bytes:?}");
     }
 }
 
@@ -196,7 +215,7 @@ fn the_document_is_right() {
     );
     assert_eq!(
         documented(&document, "inode"),
-        fields!(Inode: ino generation mode nlink uid gid rdev size parent stream zero flags changes
+        fields!(Inode: ino generation mode nlink uid gid rdev size parent stream compression zero flags changes
             accessed modified changed created xattr_bytes zero2 inline)
     );
     assert_eq!(

@@ -21,6 +21,8 @@ pub(crate) struct Author {
     /// Take set-user-id and set-group-id away, on behalf of this caller.
     pub(crate) kill_privileges: Option<Caller>,
     pub(crate) privilege: Privilege,
+    /// The data stays what it was, so its times stay too.
+    pub(crate) keeps_times: bool,
 }
 
 /// The effect of a batch on one file.
@@ -33,8 +35,8 @@ pub(crate) struct Target {
 
 /// A file of a batch while the batch is under way.
 enum Held<'a> {
-    /// Its inode stays as it is.
-    Within { node: &'a Arc<Node>, record: RwLockReadGuard<'a, Record>, under_way: UnderWay<'a> },
+    /// Its inode stays as it is, but for times.
+    Within { target: &'a Target, record: RwLockReadGuard<'a, Record>, under_way: UnderWay<'a> },
     /// Its next inode is part of the batch.
     Changing(Box<Changing<'a>>),
 }
@@ -51,8 +53,8 @@ impl Held<'_> {
     /// The owner, if it is this inode.
     fn owner_of(&self, ino: Ino) -> Option<u32> {
         let (node, inode) = match self {
-            Held::Within { node, record, .. } => (node, live(record).ok()?),
-            Held::Changing(changing) => (&changing.node, &changing.next),
+            Held::Within { target, record, .. } => (&target.node, live(record).ok()?),
+            Held::Changing(changing) => (changing.node, &changing.next),
         };
         (node.ino == ino).then(|| inode.owner().0)
     }
@@ -75,9 +77,24 @@ impl Inodes {
     }
 
     /// Applies `ops`, which change the data of `targets`, in one batch. The sectors of the ops are held;
-    /// targets come in order of their numbers.
+    /// targets come in order of their numbers. What is written is compressed as the files say.
     pub(crate) fn write_data(&self, ops: &[Op<'_>], targets: &[Target]) -> Result<()> {
-        self.retry(|| self.try_write_data(ops, targets))
+        let compressed = self.compress(ops, targets, false);
+        let ops = compressed.ops();
+        self.retry(|| self.try_write_data(&ops, targets))
+    }
+
+    /// As [`Inodes::write_data`] for data that is there already, of one file. Nothing is written, and false returned, if
+    /// it `is_plain` now and stays that.
+    pub(crate) fn rewrite_data(&self, ops: &[Op<'_>], target: Target, is_plain: bool) -> Result<bool> {
+        let targets = [target];
+        let compressed = self.compress(ops, &targets, true);
+        if is_plain && compressed.is_plain() {
+            return Ok(false);
+        }
+        let ops = compressed.ops();
+        self.retry(|| self.try_write_data(&ops, &targets))?;
+        Ok(true)
     }
 
     /// As [`Inodes::write_data`], but returns without effect where it would have to wait.
@@ -110,8 +127,10 @@ impl Inodes {
         let now = (self.clock)();
         for held in held {
             match held {
-                Held::Within { node, under_way, .. } => {
-                    self.nodes.touch(node, Touch::Modified, now);
+                Held::Within { target, under_way, .. } => {
+                    if !target.by.keeps_times {
+                        self.nodes.touch(&target.node, Touch::Modified, now);
+                    }
                     under_way.end(seq);
                 }
                 Held::Changing(mut changing) => {
@@ -131,13 +150,13 @@ impl Inodes {
         };
         let record = node.record.read();
         if stays(live(&record)?) {
-            return Ok(Held::Within { node, record, under_way: node.last_change.begin() });
+            return Ok(Held::Within { target, record, under_way: node.last_change.begin() });
         }
         drop(record);
         let record = node.record.write();
         let under_way = node.last_change.begin();
         if stays(live(&record)?) {
-            return Ok(Held::Within { node, record: RwLockWriteGuard::downgrade(record), under_way });
+            return Ok(Held::Within { target, record: RwLockWriteGuard::downgrade(record), under_way });
         }
         let mut next = node.with_times(&record).ok_or(Refusal::Stale)?;
         next.set_size(next.size().max(*end));

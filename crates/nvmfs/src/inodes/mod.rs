@@ -9,6 +9,7 @@
 
 mod attr;
 mod commit;
+mod compress;
 mod file_batch;
 mod last_change;
 mod lookups;
@@ -17,6 +18,7 @@ mod numbers;
 mod orphans;
 mod quota;
 mod ranges;
+mod shrinking;
 mod times;
 mod update;
 mod xattr;
@@ -28,8 +30,9 @@ use lacuna_ftl::{Lba, Spare};
 use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 
 use self::{
+    compress::Counters,
     lookups::Lookups,
-    node::{Nodes, Record},
+    node::{Nodes, Record, StoredCompression},
     numbers::Numbers,
     quota::Quotas,
 };
@@ -49,6 +52,7 @@ pub(crate) use self::{
 };
 pub use self::{
     attr::{Attr, SetAttr, SetTime, StatFs},
+    compress::CompressionStats,
     quota::{Usage, UserQuota},
     times::AccessTimes,
 };
@@ -67,6 +71,9 @@ pub(crate) struct Inodes {
     /// Inodes that a kernel knows.
     lookups: Lookups,
     quotas: Quotas,
+    /// What the mount says of files that say nothing themselves.
+    mount_compression: StoredCompression,
+    compressed: Counters,
     /// Held shared by changes of names or inodes other than times, alone while they are checked.
     structure: RwLock<()>,
 }
@@ -89,6 +96,8 @@ impl Inodes {
             numbers: Mutex::new(Numbers::new(clock())),
             lookups: Lookups::default(),
             quotas: Quotas::default(),
+            mount_compression: StoredCompression::default(),
+            compressed: Counters::default(),
             structure: RwLock::new(()),
         }
     }

@@ -19,7 +19,7 @@ use std::{
     ops::Range,
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst},
+        atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst},
     },
 };
 
@@ -27,10 +27,10 @@ use lacuna_device::{FileId, StreamHint};
 use lacuna_ftl::Seq;
 use parking_lot::{Mutex, RwLock};
 
-use super::{last_change::LastChange, ranges::Ranges};
+use super::{last_change::LastChange, ranges::Ranges, shrinking::Shrinking};
 use crate::{
     error::{Refusal, Result},
-    format::{FileKind, Ino, Inode, Timestamp},
+    format::{Compression, FileKind, Ino, Inode, Timestamp},
     inodes::HeldRanges,
     mutant::{Rule, is_broken},
 };
@@ -55,6 +55,10 @@ pub(crate) struct Node {
     /// As [`Record::Removed`], for readers.
     removed: AtomicBool,
     is_log: AtomicBool,
+    /// Its compression, for writers, who take no lock to read it.
+    compression: StoredCompression,
+    /// Whether its data shrinks.
+    pub(super) shrinking: Shrinking,
     /// Calls of `open` without `release`.
     pub(super) opens: AtomicU32,
     /// It was made without a name, and has got none yet, but may. Changes with `record` held alone.
@@ -67,6 +71,21 @@ pub(crate) struct Node {
     pub(super) last_change: LastChange,
     /// Used since the table last looked for a node to drop.
     is_used: AtomicBool,
+}
+
+/// A compression that is read without a lock.
+#[derive(Default)]
+pub(super) struct StoredCompression(AtomicU16);
+
+impl StoredCompression {
+    pub(super) fn get(&self) -> Compression {
+        let bytes = self.0.load(SeqCst).to_le_bytes();
+        Compression::of_bytes(bytes).expect("it was set from one")
+    }
+
+    pub(super) fn set(&self, compression: Compression) {
+        self.0.store(u16::from_le_bytes(compression.to_bytes()), SeqCst);
+    }
 }
 
 /// The properties that an inode keeps for its life.
@@ -168,6 +187,8 @@ impl Node {
             size: AtomicU64::new(0),
             removed: AtomicBool::new(false),
             is_log: AtomicBool::new(false),
+            compression: StoredCompression::default(),
+            shrinking: Shrinking::default(),
             opens: AtomicU32::new(0),
             may_be_named: AtomicBool::new(false),
             times: Mutex::default(),
@@ -184,6 +205,7 @@ impl Node {
         self.last_change.note(seq);
         let identity = Identity { generation: inode.generation(), kind: inode.kind() };
         self.is_log.store(inode.is_log(), SeqCst);
+        self.compression.set(inode.compression());
         self.size.store(inode.size(), SeqCst);
         *self.times.lock() = Times::stored(&inode);
         *record = Record::Live(inode);
@@ -278,6 +300,11 @@ impl Node {
         self.is_log.load(SeqCst)
     }
 
+    /// What its inode says, without the defaults.
+    pub(crate) fn compression(&self) -> Compression {
+        self.compression.get()
+    }
+
     /// The hint of the newest opening applies.
     pub(crate) fn set_hint(&self, hint: StreamHint) {
         self.is_log.store(hint == StreamHint::Log, SeqCst);
@@ -317,6 +344,8 @@ pub(super) struct Nodes {
     store_above: AtomicUsize,
     /// Number of unused nodes that are kept.
     kept_max: usize,
+    /// That of the root directory, which is the store's default.
+    pub(super) store_compression: StoredCompression,
 }
 
 #[derive(Default)]
@@ -329,7 +358,15 @@ struct Table {
 impl Nodes {
     pub(super) fn new(kept_max: usize) -> Nodes {
         let (dirty_count, store_above) = (AtomicUsize::new(0), AtomicUsize::new(UNSTORED_TIMES_MAX));
-        Nodes { table: Mutex::default(), dirty: Mutex::default(), dirty_count, store_above, kept_max }
+        let store_compression = StoredCompression::default();
+        Nodes {
+            table: Mutex::default(),
+            dirty: Mutex::default(),
+            dirty_count,
+            store_above,
+            kept_max,
+            store_compression,
+        }
     }
 
     /// The node of this number, if there is one.
@@ -367,6 +404,10 @@ impl Nodes {
         }
         drop(times);
         node.size.store(inode.size(), SeqCst);
+        node.compression.set(inode.compression());
+        if node.ino == Ino::ROOT {
+            self.store_compression.set(inode.compression());
+        }
         *record = Record::Live(inode);
     }
 

@@ -12,8 +12,8 @@ use super::{
 use crate::{
     error::{Refusal, Result, is_stale},
     format::{
-        ACL, Acl, Bucket, Caller, DEFAULT_ACL, FileKind, Ino, Inode, LINKS_MAX, Marks, Privilege,
-        TARGET_BYTES_MAX, Timestamp, Xattrs, encode_xattrs,
+        ACL, Acl, Bucket, Caller, Compression, DEFAULT_ACL, FileKind, Ino, Inode, LINKS_MAX, Marks,
+        Privilege, TARGET_BYTES_MAX, Timestamp, Xattrs, encode_xattrs,
     },
     inodes::{Inodes, Locked, Node, Update},
     mutant::{Rule, is_broken},
@@ -125,6 +125,10 @@ impl NewInode<'_> {
         inode.set_owner(uid, if hands_down { above.1 } else { gid });
         inode.set_rdev(self.rdev);
         inode.set_log(self.is_log);
+        if matches!(inode.kind(), FileKind::File | FileKind::Directory) && parent.ino() != Ino::ROOT {
+            let is_inherited = !is_broken(Rule::CompressionInherited);
+            inode.set_compression(if is_inherited { parent.compression() } else { Compression::Default });
+        }
         if inode.is_directory() {
             inode.set_parent(parent.ino());
             if hands_down {

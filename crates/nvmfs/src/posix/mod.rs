@@ -16,16 +16,18 @@
 use std::{sync::Arc, time::Duration};
 
 pub use crate::{
-    data::{Allocate, Runs, WriteOptions, XattrMode},
+    data::{Allocate, Rewritten, Runs, WriteOptions, XattrMode},
     format::{Caller, FileKind},
     inodes::{AccessTimes, Attr, SetAttr, SetTime, StatFs},
     names::{DirEntry, Rename},
 };
 
+use lacuna_ftl::Room;
+
 use crate::{
     data::Data,
     error::{Refusal, Result},
-    format::{Ino, Privilege},
+    format::{Compression, Ino, Privilege},
     inodes::{Author, Inodes},
     mutant::{Rule, is_broken},
     names::{Names, NewInode, RenameEnd},
@@ -426,7 +428,7 @@ impl Posix {
         what: Allocate,
         kill_privileges: Option<Caller>,
     ) -> Result<()> {
-        let by = Author { kill_privileges, privilege: self.privilege };
+        let by = Author { kill_privileges, privilege: self.privilege, ..Author::default() };
         self.layers.data.fallocate(ino, offset, len, what, by)?;
         self.layers.inodes.store_many_times();
         Ok(())
@@ -486,7 +488,7 @@ impl Posix {
         len: u64,
         kill_privileges: Option<Caller>,
     ) -> Result<u64> {
-        let by = Author { kill_privileges, privilege: self.privilege };
+        let by = Author { kill_privileges, privilege: self.privilege, ..Author::default() };
         let copied = self.layers.data.copy_range(from, to, len, by)?;
         self.layers.inodes.store_many_times();
         Ok(copied)
@@ -542,6 +544,40 @@ impl Posix {
     /// As [`Posix::getxattr`].
     pub fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
         self.layers.data.removexattr(ino, name)
+    }
+}
+
+/// Compression.
+impl Posix {
+    /// What a file or directory says itself, and what data is compressed with that is written to it now.
+    pub fn compression(&self, ino: Ino) -> Result<(Compression, Compression)> {
+        self.layers.data.compression(ino)
+    }
+
+    /// Sets how data is compressed that is written to a file from now on ([`Posix::rewrite`] changes what it holds), or
+    /// to files that are made in a directory from now on. That of the root directory is not handed down: it is what all
+    /// files have that say nothing themselves.
+    ///
+    /// # Errors
+    /// [`Refusal::Invalid`] for anything but files and directories.
+    pub fn set_compression(&self, ino: Ino, compression: Compression) -> Result<()> {
+        self.layers.data.set_compression(ino, compression)
+    }
+
+    /// The room that an inode's data takes, by how it is compressed. It looks at each piece that is stored.
+    pub fn room(&self, ino: Ino) -> Result<Room> {
+        self.layers.data.room(ino)
+    }
+
+    /// Writes again what a file holds in `offset .. offset + len`, widened to chunks of 16 KiB, under the compression
+    /// that it has now. Nothing else changes, times included, and others may write to the file meanwhile. It takes as
+    /// long as all of it takes to compress, and memory for 1 MiB. What was not compressed and would not become shorter
+    /// stays where it is.
+    ///
+    /// # Errors
+    /// As [`Posix::write`]. The file is whole; what came before is rewritten.
+    pub fn rewrite(&self, ino: Ino, offset: u64, len: u64) -> Result<Rewritten> {
+        self.layers.data.rewrite(ino, offset, len, self.privilege)
     }
 }
 

@@ -20,8 +20,8 @@ use lacuna_ftl::{self as ftl, Ftl, Spare};
 
 use crate::{
     error::Result,
-    format::{Limits, Timestamp, system_time},
-    inodes::{Inodes, UserQuota},
+    format::{Compression, Limits, Timestamp, system_time},
+    inodes::{CompressionStats, Inodes, UserQuota},
     posix::{AccessTimes, Layers, Posix},
     volume::{self, FormatOptions, Volume},
 };
@@ -39,6 +39,8 @@ pub struct Options {
     pub nodiratime: bool,
     /// Space that only root may fill (see [`Posix::for_users`]).
     pub root_reserve: Spare,
+    /// How files are compressed that say nothing themselves; by default as the store says.
+    pub compression: Compression,
     /// Unused inodes that are kept in memory; about 800 bytes each. Of those that a kernel has forgotten, a quarter as
     /// many at most.
     pub inodes_kept: usize,
@@ -54,6 +56,7 @@ impl Default for Options {
             access_times,
             nodiratime: false,
             root_reserve: Spare::Nothing,
+            compression: Compression::Default,
             inodes_kept: 1 << 16,
         }
     }
@@ -85,7 +88,8 @@ impl Nvmfs {
         let ftl = Ftl::open(device, options.ftl.clone())?;
         let is_read_only = options.ftl.read_only;
         let fs = Nvmfs::over(ftl, store, options)?;
-        fs.layers.inodes().volume().read_root()?;
+        let root = fs.layers.inodes().volume().read_root()?;
+        fs.layers.inodes().note_root(&root);
         if !is_read_only {
             fs.layers.inodes().free_orphans()?;
         }
@@ -100,6 +104,7 @@ impl Nvmfs {
         let access_times = (access_times, options.nodiratime);
         let inodes =
             Inodes::new(volume, options.clock, access_times, options.inodes_kept, options.root_reserve);
+        inodes.set_mount_compression(options.compression);
         let layers = Arc::new(Layers::new(inodes));
         Ok(Nvmfs { root: Directory::root(Arc::clone(&layers)), layers })
     }
@@ -155,6 +160,26 @@ impl Nvmfs {
     /// [`Nvmfs::quotas`].
     pub fn set_limits(&self, uid: u32, limits: Limits) -> Result<()> {
         self.layers.inodes().set_limits(uid, limits)
+    }
+
+    /// How files are compressed that say nothing themselves: as the mount says, or else the store.
+    pub fn default_compression(&self) -> Compression {
+        self.layers.inodes().default_compression()
+    }
+
+    /// What the store says of that.
+    pub fn store_compression(&self) -> Compression {
+        self.layers.inodes().store_compression()
+    }
+
+    /// Sets [`Options::compression`] anew.
+    pub fn set_compression(&self, compression: Compression) {
+        self.layers.inodes().set_mount_compression(compression);
+    }
+
+    /// What compression did since the store was opened.
+    pub fn compression_stats(&self) -> CompressionStats {
+        self.layers.inodes().compression_stats()
     }
 
     /// Number of inodes in memory: what is in use, what a kernel knows, and what was used not long ago.

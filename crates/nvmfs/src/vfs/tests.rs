@@ -15,7 +15,7 @@ use lacuna_sim::BeforeReads;
 
 use crate::{
     data::{Allocate, WriteOptions, XattrMode},
-    format::{Caller, Ino, Limits},
+    format::{Caller, Compression, Ino, Limits},
     inodes::SetAttr,
     names::Rename,
     posix::{AccessTimes, Layers, Posix},
@@ -157,6 +157,22 @@ const OPERATIONS: &[(&str, Operation)] = &[
     ("setxattr", |fs, many, number| {
         fs.setxattr(ino_of(fs, many, number), b"user.x", &[1; 3000], XattrMode::Set).unwrap();
     }),
+    ("set compression", |fs, many, number| {
+        fs.set_compression(ino_of(fs, many, number), Compression::Lz4).unwrap();
+    }),
+    ("set that of a directory, and write below it", |fs, _, number| {
+        let dir = fs.lookup(Ino::ROOT, b"many").unwrap().ino;
+        fs.set_compression(dir, Compression::Lz4).unwrap();
+        let ino = fs.create(dir, format!("below {number}").as_bytes(), 0o644, Caller::default()).unwrap().ino;
+        fs.write(ino, 100, &[1; 20_000], WriteOptions::default()).unwrap();
+        fs.release(ino).unwrap();
+    }),
+    ("rewrite", |fs, many, number| {
+        let ino = ino_of(fs, many, number);
+        fs.set_compression(ino, "zstd:3".parse().unwrap()).unwrap();
+        assert_eq!(fs.rewrite(ino, 0, 4096).unwrap().written_bytes, 2048);
+        assert_eq!(fs.room(ino).unwrap().zstd.mapped_bytes, 2048);
+    }),
     ("fsync", |fs, many, number| {
         let ino = ino_of(fs, many, number);
         fs.write(ino, 0, &[1; 512], WriteOptions::default()).unwrap();
@@ -178,7 +194,7 @@ fn hold_against_locks(map_memory: Option<u64>, has_limits: bool) {
             let many = fs.lookup(Ino::ROOT, b"many").unwrap().ino;
             fs.read_names_again();
             let before = waits();
-            operation(fs, many, index as u64 * 150);
+            operation(fs, many, index as u64 * 140);
             waits() - before
         });
         assert!(waits > 0, "{what}: nothing was read, so nothing was shown");

@@ -7,7 +7,10 @@ use lacuna_ftl::{self as ftl, Ftl, LogDeviceUse, Op, Stream};
 
 use crate::{
     error::Result,
-    format::{self, Caller, FileKind, Ino, Inode, Superblock, Timestamp, system_time},
+    format::{
+        self, Caller, Compression, FEATURE_COMPRESSION, FileKind, Ino, Inode, Superblock, Timestamp,
+        system_time,
+    },
 };
 
 /// How to make a file system.
@@ -21,6 +24,8 @@ pub struct FormatOptions {
     pub owner: Option<Caller>,
     /// The source of time.
     pub clock: fn() -> Timestamp,
+    /// How files are compressed that say nothing themselves.
+    pub compression: Compression,
     /// Set space aside for all of a store file: see [`lacuna_device::RawDevice::preallocate`]. For stores at a path.
     pub preallocate: bool,
 }
@@ -32,6 +37,7 @@ impl Default for FormatOptions {
             uuid: None,
             owner: None,
             clock: system_time,
+            compression: Compression::Default,
             preallocate: false,
         }
     }
@@ -49,7 +55,11 @@ pub(crate) fn format(device: Arc<dyn BlockDevice>, options: &FormatOptions) -> R
     let ftl = Ftl::open(device, ftl::Options { key, log_device, ..ftl::Options::default() })?;
     let now = (options.clock)();
     let superblock_lba = Ino::SUPERBLOCK.lba(0);
-    let superblock = format::seal(&Superblock::new(uuid, now), superblock_lba);
+    let mut superblock = Superblock::new(uuid, now);
+    if options.compression != Compression::Default {
+        superblock.features = FEATURE_COMPRESSION.into();
+    }
+    let superblock = format::seal(&superblock, superblock_lba);
     let owner = options.owner.unwrap_or_else(|| Caller {
         uid: rustix::process::geteuid().as_raw(),
         gid: rustix::process::getegid().as_raw(),
@@ -57,6 +67,7 @@ pub(crate) fn format(device: Arc<dyn BlockDevice>, options: &FormatOptions) -> R
     });
     let mut root = Inode::new(Ino::ROOT, 0, FileKind::Directory.mode_bits() | 0o755, now);
     root.set_owner(owner.uid, owner.gid);
+    root.set_compression(options.compression);
     let ops = [
         Op::Write { lba: superblock_lba, data: &superblock },
         Op::Write { lba: Ino::ROOT.inode_lba(), data: &root.seal() },

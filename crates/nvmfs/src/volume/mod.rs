@@ -6,19 +6,24 @@
 mod mkfs;
 mod xattr;
 
-use std::{fmt::Display, ops::Range};
+use std::{
+    fmt::Display,
+    ops::Range,
+    sync::atomic::{AtomicBool, Ordering::SeqCst},
+};
 
 use lacuna_device::SECTOR;
-use lacuna_ftl::{Ftl, Lba};
+use lacuna_ftl::{Ftl, Lba, Op, Stream};
 
 pub use self::mkfs::FormatOptions;
 pub(crate) use self::{mkfs::format, xattr::StoredXattrs};
 use crate::{
     error::{Error, Result},
     format::{
-        self, Bucket, FORMAT_VERSION, Ino, Inode, KNOWN_FEATURES, LimitsSector, Orphan, SectorBytes, Slot,
-        Superblock, siphash24,
+        self, Bucket, FEATURE_COMPRESSION, FORMAT_VERSION, Ino, Inode, KNOWN_FEATURES, LimitsSector, Orphan,
+        SectorBytes, Slot, Superblock, siphash24,
     },
+    mutant::{Rule, is_broken},
 };
 
 /// An open store that holds a file system.
@@ -28,13 +33,31 @@ pub(crate) struct Volume {
     name: String,
     /// Identity of the file system, and key of its directories' hashes.
     uuid: [u8; 16],
+    /// The superblock says that inodes may have a compression.
+    has_compression: AtomicBool,
 }
 
 impl Volume {
     /// The file system in a store. Only the superblock is read.
     pub(crate) fn open(ftl: Ftl, name: String) -> Result<Volume> {
         let superblock = read_superblock(&ftl, &name)?;
-        Ok(Volume { ftl, name, uuid: superblock.uuid })
+        let has_compression = AtomicBool::new(superblock.features.get() & FEATURE_COMPRESSION != 0);
+        Ok(Volume { ftl, name, uuid: superblock.uuid, has_compression })
+    }
+
+    /// Has the superblock say that inodes may have a compression, in a batch before the first inode that has one. Called
+    /// with no lock held.
+    pub(crate) fn name_compression(&self) -> Result<()> {
+        if self.has_compression.load(SeqCst) || is_broken(Rule::CompressionNamed) {
+            return Ok(());
+        }
+        let mut superblock = read_superblock(&self.ftl, &self.name)?;
+        superblock.features = (superblock.features.get() | FEATURE_COMPRESSION).into();
+        let lba = Ino::SUPERBLOCK.lba(0);
+        // Another thread may do the same at the same time, with the same bytes.
+        self.ftl.write_batch(&[Op::Write { lba, data: &format::seal(&superblock, lba) }], Stream::Data)?;
+        self.has_compression.store(true, SeqCst);
+        Ok(())
     }
 
     /// The store.

@@ -72,6 +72,8 @@ fn store(limited: Limited, overwrites: u64, is_closed: bool) -> ForgedStore {
                 files.push(made.ino);
             }
             posix.link(files[0], made.ino, b"hard").expect("link");
+            let text = ["lz4", "zstd:1"][files.len() % 4 / 2];
+            posix.set_compression(files[files.len() - 2], text.parse().expect("a known one")).expect("set");
             above = made.ino;
         }
         posix.open(files[5]).expect("open");
@@ -88,7 +90,8 @@ fn store(limited: Limited, overwrites: u64, is_closed: bool) -> ForgedStore {
     }
     for _ in 0..overwrites {
         let mut data = vec![0; 512 * (1 + rng.below(40) as usize)];
-        rng.fill(&mut data);
+        let noise = if rng.chance(50) { data.len() } else { data.len() / 4 };
+        rng.fill(&mut data[..noise]);
         let file = files[rng.below(5) as usize];
         posix.write(file, rng.below(200) * 512, &data, WriteOptions::default()).expect("write");
         while overwrites > 100 && rng.chance(20) && vfs.ftl().step(Work::Gc).expect("step") {}
@@ -258,7 +261,7 @@ fn read_inode(posix: &Posix, ino: Ino) {
     for at in [0, 100, size.saturating_sub(1000), size, u64::MAX] {
         let _ = (posix.read(ino, at, &mut buf), posix.seek_data(ino, at), posix.seek_hole(ino, at));
     }
-    let _ = posix.read_runs(ino, 0);
+    let _ = (posix.read_runs(ino, 0), posix.compression(ino), posix.room(ino));
 }
 
 /// Changes a bit of everything. Errors are answers.
@@ -272,7 +275,7 @@ fn change(limited: Limited, vfs: &Nvmfs, rng: &mut SeededRng) {
     for _ in 0..30 {
         let pick = |rng: &mut SeededRng| directories[rng.below(directories.len() as u64) as usize].clone();
         let ((parent, name, ino), (other_parent, other_name, other)) = (pick(rng), pick(rng));
-        match rng.below(16) {
+        match rng.below(18) {
             0 => drop(posix.create(parent, b"new", 0o600, caller).map(|made| posix.release(made.ino))),
             1 => drop(posix.mkdir(ino, b"sub", 0o700, caller)),
             2 => drop(posix.unlink(parent, &name)),
@@ -287,7 +290,12 @@ fn change(limited: Limited, vfs: &Nvmfs, rng: &mut SeededRng) {
             11 => drop(posix.setxattr(ino, b"user.new", &[1; 900], XattrMode::Set)),
             12 => drop(posix.removexattr(ino, b"user.large")),
             13 => drop(posix.fallocate(ino, 512, 1 << 16, Allocate::PunchHole, None)),
-            14 => drop(posix.copy_range((ino, 0), (other, 0), 1 << 16, None)),
+            14 => {
+                let text = ["default", "none", "lz4", "zstd:1"][rng.below(4) as usize];
+                drop(posix.set_compression(ino, text.parse().expect("a known one")));
+            }
+            15 => drop(posix.rewrite(ino, rng.below(1 << 18), 1 << 16)),
+            16 => drop(posix.copy_range((ino, 0), (other, 0), 1 << 16, None)),
             _ => {
                 if posix.open(ino).is_ok() {
                     let _ = (posix.unlink(parent, &name), posix.fsync(ino, false), posix.release(ino));

@@ -9,7 +9,7 @@ mod random;
 use std::{collections::BTreeMap, sync::Arc};
 
 use lacuna_nvmfs::{
-    Error, Ino, Refusal,
+    Compression, Error, Ino, Refusal,
     posix::{Allocate, Caller, FileKind, Posix, Rename, SetAttr, WriteOptions, XattrMode},
 };
 pub(crate) use model::World;
@@ -99,6 +99,15 @@ pub(crate) enum Change {
         path: Path,
         name: Vec<u8>,
     },
+    SetCompression {
+        path: Path,
+        compression: Compression,
+    },
+    Rewrite {
+        path: Path,
+        offset: u64,
+        len: u64,
+    },
     Open(Path),
     /// Release of the handle with this index.
     Release(usize),
@@ -120,6 +129,8 @@ pub(crate) struct Seen {
     pub(crate) perm: u16,
     pub(crate) owner: (u32, u32),
     pub(crate) nlink: u32,
+    /// What the inode says, without defaults.
+    pub(crate) compression: Compression,
     /// Content of a file, target of a symbolic link.
     pub(crate) content: Arc<Vec<u8>>,
     pub(crate) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
@@ -247,6 +258,10 @@ impl Driver {
                 fs.setxattr(self.walk(path)?, name, value, *mode)?;
             }
             Change::RemoveXattr { path, name } => fs.removexattr(self.walk(path)?, name)?,
+            Change::SetCompression { path, compression } => {
+                fs.set_compression(self.walk(path)?, *compression)?;
+            }
+            Change::Rewrite { path, offset, len } => drop(fs.rewrite(self.walk(path)?, *offset, *len)?),
             Change::Open(_) | Change::Release(_) | Change::WriteOpen { .. } | Change::LinkOpen { .. } => {
                 self.apply_to_open(change)?;
             }
@@ -337,6 +352,7 @@ impl Driver {
             perm: attr.perm,
             owner: (attr.uid, attr.gid),
             nlink: attr.nlink,
+            compression: self.fs.compression(ino)?.0,
             content: Arc::new(content),
             xattrs: xattrs.collect::<Result<_, Error>>()?,
             first: Path::new(),

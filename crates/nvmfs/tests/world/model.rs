@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use lacuna_nvmfs::{
-    Refusal,
+    Compression, Refusal,
     posix::{Allocate, Caller, FileKind, Rename, XattrMode},
 };
 
@@ -29,6 +29,7 @@ struct Node {
     perm: u32,
     owner: (u32, u32),
     names: u32,
+    compression: Compression,
     /// It was made without a name, and may get one.
     may_be_named: bool,
     xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
@@ -51,7 +52,8 @@ impl Default for World {
 
 impl Node {
     fn new(body: Body, perm: u32, owner: (u32, u32)) -> Node {
-        Node { body, perm, owner, names: 1, may_be_named: false, xattrs: BTreeMap::new() }
+        let compression = Compression::Default;
+        Node { body, perm, owner, names: 1, compression, may_be_named: false, xattrs: BTreeMap::new() }
     }
 
     fn is_directory(&self) -> bool {
@@ -179,9 +181,13 @@ impl World {
         if hands_down && is_directory {
             perm |= 0o2000;
         }
+        let is_compressible = matches!(body, Body::File(_) | Body::Directory(_));
+        let compression =
+            if is_compressible && parent != ROOT { above.compression } else { Compression::Default };
         let id = self.next;
         self.next += 1;
-        self.nodes.insert(id, Node { xattrs, ..Node::new(body, perm, (caller.uid, gid)) });
+        let made = Node { xattrs, compression, ..Node::new(body, perm, (caller.uid, gid)) };
+        self.nodes.insert(id, made);
         id
     }
 
@@ -402,6 +408,16 @@ impl World {
             Change::RemoveXattr { path, name } => {
                 self.node(path)?.xattrs.remove(name).ok_or(Refusal::NoAttribute)?;
             }
+            Change::SetCompression { path, compression } => match self.node(path)? {
+                node if matches!(node.body, Body::File(_) | Body::Directory(_)) => {
+                    node.compression = *compression;
+                }
+                _ => return Err(Refusal::Invalid),
+            },
+            Change::Rewrite { path, .. } => {
+                let id = self.walk(path)?;
+                self.file(id)?;
+            }
             Change::Open(path) => {
                 let id = self.walk(path)?;
                 self.handles.push(id);
@@ -490,6 +506,7 @@ impl World {
             perm: node.perm as u16,
             owner: node.owner,
             nlink,
+            compression: node.compression,
             content,
             xattrs: node.xattrs.clone(),
             first: Path::new(),

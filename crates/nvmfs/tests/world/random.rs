@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use lacuna_nvmfs::posix::{Allocate, Caller, FileKind, Rename, XattrMode};
+use lacuna_nvmfs::{
+    Compression,
+    posix::{Allocate, Caller, FileKind, Rename, XattrMode},
+};
 use lacuna_sim::SeededRng;
 
 use super::{
@@ -40,11 +43,15 @@ fn old_path(rng: &mut SeededRng, world: &World) -> Path {
     known.unwrap_or_else(|| new_path(rng, world))
 }
 
-/// Bytes, some of them zeros.
+/// Bytes, some of them zeros, and some that repeat.
 fn random_data(rng: &mut SeededRng, len_max: u64) -> Arc<Vec<u8>> {
     let mut data = vec![0; rng.below(len_max + 1) as usize];
     let filled = if rng.chance(70) { data.len() } else { rng.below(data.len() as u64 + 1) as usize };
-    rng.fill(&mut data[..filled]);
+    let noise = if rng.chance(50) { filled } else { filled.min(64) };
+    rng.fill(&mut data[..noise]);
+    for at in noise..filled {
+        data[at] = data[at - 64];
+    }
     Arc::new(data)
 }
 
@@ -70,7 +77,7 @@ fn random_caller(rng: &mut SeededRng) -> Caller {
 fn random_data_change(rng: &mut SeededRng, world: &World) -> Change {
     let path = old_path(rng, world);
     let (offset, len) = random_range(rng);
-    match rng.below(10) {
+    match rng.below(12) {
         0 => Change::Append { path, data: random_data(rng, 3000) },
         1 => Change::SetLen { path, len: random_size(rng, FILE_BYTES_MAX) },
         2..=3 => {
@@ -86,6 +93,12 @@ fn random_data_change(rng: &mut SeededRng, world: &World) -> Change {
             let (from, (from_offset, len)) = (old_path(rng, world), random_range(rng));
             Change::Copy { from, from_offset, to: path, to_offset: offset, len }
         }
+        5 => {
+            let text = ["default", "none", "lz4", "zstd:1", "zstd:7"][rng.below(5) as usize];
+            let compression: Compression = text.parse().expect("a known one");
+            Change::SetCompression { path, compression }
+        }
+        6 => Change::Rewrite { path, offset, len },
         _ => {
             let len = if rng.chance(50) { len } else { len.min(2000) };
             let data = random_data(rng, len);

@@ -124,9 +124,10 @@ impl Answer<'_, '_> {
             Operation::GetXattr { name, len } => self.reply.sized(&service.getxattr(ino, name)?, len),
             Operation::ListXattr { len } => self.reply.sized(&service.listxattr(ino, caller)?, len),
             Operation::RemoveXattr { name } => service.removexattr(ino, name),
-            Operation::Ioctl { handle, command } => {
-                service.ioctl(ino, handle, command)?;
-                self.reply.put(&wire::IoctlOut { in_iovs: 1, ..wire::IoctlOut::default() })
+            Operation::Ioctl { handle, command, data } => {
+                let flags = service.ioctl(ino, handle, command, data, caller)?;
+                self.reply.put(&wire::IoctlOut { in_iovs: 1, ..wire::IoctlOut::default() })?;
+                flags.map_or(Ok(()), |flags| self.reply.bytes(&flags.to_le_bytes()))
             }
             Operation::Fallocate { offset, len, mode } => service.fallocate(ino, offset, len, mode, caller),
             Operation::Seek { offset, whence } => {

@@ -51,7 +51,7 @@ pub(super) enum Operation<'a> {
     GetXattr { name: &'a [u8], len: u32 },
     ListXattr { len: u32 },
     RemoveXattr { name: &'a [u8] },
-    Ioctl { handle: u64, command: u32 },
+    Ioctl { handle: u64, command: u32, data: &'a [u8] },
     Fallocate { offset: u64, len: u64, mode: i32 },
     Seek { offset: i64, whence: i32 },
     CopyRange { from_offset: u64, to: (u64, u64), len: u64 },
@@ -168,7 +168,7 @@ impl<'a> Operation<'a> {
             opcode::REMOVEXATTR => Operation::RemoveXattr { name: name(payload)? },
             opcode::IOCTL => {
                 let wire::IoctlIn { fh, cmd, .. } = read(argument)?;
-                Operation::Ioctl { handle: fh, command: cmd }
+                Operation::Ioctl { handle: fh, command: cmd, data: payload }
             }
             opcode::FALLOCATE => {
                 let wire::FallocateIn { offset, length: len, mode, .. } = read(argument)?;

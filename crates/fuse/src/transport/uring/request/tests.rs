@@ -119,7 +119,7 @@ fn of_data() -> Vec<Row> {
             opcode::IOCTL,
             bytes(&wire::IoctlIn { fh: 1, cmd: 10, ..Default::default() }),
             b"\x01",
-            "Ioctl { handle: 1, command: 10 }",
+            "Ioctl { handle: 1, command: 10, data: [1] }",
         ),
         (
             opcode::FALLOCATE,
@@ -194,7 +194,7 @@ fn a_request_cut_short_is_never_taken_for_another() {
         let whole = request(number, &argument, payload);
         for len in 0..whole.len() {
             assert_eq!(parse(&whole[..len]), None, "operation {number}, {len} bytes: the header says more");
-            // The same with a header that agrees. Only an ioctl's data is ignored.
+            // The same with a header that agrees. Only an ioctl's data has no length of its own.
             let mut cut = whole[..len].to_vec();
             if let Some(field) = cut.first_chunk_mut() {
                 *field = (len as u32).to_ne_bytes();

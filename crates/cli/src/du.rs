@@ -1,0 +1,104 @@
+use std::{collections::HashSet, fmt::Write, os::unix::fs::MetadataExt, path::PathBuf};
+
+use anyhow::{Context, Result};
+use clap::Args;
+
+use crate::{say, walk};
+
+const ROOM: &str = "user.lacuna.room";
+
+/// Show what files of a mount take, by how they are compressed
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// Files, or directories with all that is in them
+    #[arg(required = true)]
+    paths: Vec<PathBuf>,
+    /// In bytes
+    #[arg(long)]
+    bytes: bool,
+}
+
+/// Names of the ways to store data, as the mount has them.
+const KINDS: [&str; 3] = ["plain", "lz4", "zstd"];
+
+/// Files, lengths, and by kind bytes of data and what they take.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Sum {
+    files: u64,
+    length_bytes: u64,
+    of_kind: [(u64, u64); KINDS.len()],
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    for path in &arguments.paths {
+        let mut sum = Sum::default();
+        let mut linked = HashSet::new(); // files with many names count once
+        walk::visit(path, true, |path, metadata| {
+            let is_counted = metadata.nlink() == 1 || linked.insert(metadata.ino());
+            if !metadata.is_file() || !is_counted {
+                return Ok(());
+            }
+            sum.files += 1;
+            sum.length_bytes += metadata.len();
+            let answer = walk::ask(path, ROOM)?;
+            sum.add(&answer).with_context(|| format!("{}: not understood: {answer}", walk::shown(path)))
+        })?;
+        say(&sum.text(&walk::shown(path), arguments.bytes))?;
+    }
+    Ok(())
+}
+
+impl Sum {
+    /// Adds the room of a file, as the mount tells it.
+    fn add(&mut self, answer: &str) -> Option<()> {
+        let words: Vec<&str> = answer.split(' ').collect();
+        for part in words.chunks(3) {
+            let [name, data, taken] = part else { return None };
+            let kind = KINDS.iter().position(|kind| kind == name)?;
+            self.of_kind[kind].0 += data.parse::<u64>().ok()?;
+            self.of_kind[kind].1 += taken.parse::<u64>().ok()?;
+        }
+        Some(())
+    }
+
+    fn text(&self, path: &str, is_in_bytes: bool) -> String {
+        let size = |bytes: u64| match is_in_bytes {
+            true => bytes.to_string(),
+            false => format!("{:.1} MB", bytes as f64 / 1e6),
+        };
+        let mut text = format!("{path}: {} files of {}\n", self.files, size(self.length_bytes));
+        let _ = writeln!(text, "  {:<6} {:>14} {:>14} {:>6}", "", "data", "takes", "share");
+        let mut row = |name: &str, (data, taken): (u64, u64)| {
+            let share = if data == 0 { 100.0 } else { taken as f64 * 100.0 / data as f64 };
+            let _ = writeln!(text, "  {name:<6} {:>14} {:>14} {share:>5.0}%", size(data), size(taken));
+        };
+        for (name, of) in KINDS.iter().zip(self.of_kind).filter(|(_, of)| of.0 > 0) {
+            row(name, of);
+        }
+        let total = |at: fn(&(u64, u64)) -> u64| self.of_kind.iter().map(at).sum();
+        row("all", (total(|of| of.0), total(|of| of.1)));
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rooms_are_summed_by_kind() {
+        let mut sum = Sum { files: 2, length_bytes: 3000, ..Sum::default() };
+        assert_eq!(sum.add("plain 1024 1000 lz4 2048 512 zstd 0 0"), Some(()));
+        assert_eq!(sum.add("plain 0 0 lz4 2048 512 zstd 0 0"), Some(()));
+        let text = sum.text("/d", true);
+        let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(rows[0].join(" "), "/d: 2 files of 3000");
+        assert_eq!(rows[2], ["plain", "1024", "1000", "98%"]);
+        assert_eq!(rows[3], ["lz4", "4096", "1024", "25%"]);
+        assert_eq!(rows[4], ["all", "5120", "2024", "40%"]);
+        assert_eq!(rows.len(), 5);
+        for wrong in ["", "plain 1", "zlib 1 1", "lz4 x 1"] {
+            assert_eq!(Sum::default().add(wrong), None, "{wrong}");
+        }
+    }
+}
