@@ -439,8 +439,7 @@ impl Service {
     }
 
     /// The DirectFS handshake, for files that are open for writing, since it changes what writes do, and the flags of
-    /// lsattr(1) and chattr(1), which are returned where they are asked for; every other ioctl is refused. `data` came
-    /// with the command.
+    /// lsattr(1) and chattr(1); every other ioctl is refused. `data` came with the command; returns what goes back.
     pub fn ioctl(
         &self,
         number: u64,
@@ -448,7 +447,7 @@ impl Service {
         command: u32,
         data: &[u8],
         caller: Caller,
-    ) -> Result<Option<u32>> {
+    ) -> Result<Vec<u8>> {
         if let Some(answer) = self.flags_ioctl(number, command, data, caller) {
             let _timer = self.latencies.time(Kind::Change);
             return answer;
@@ -462,7 +461,7 @@ impl Service {
         if self.open_files.ask(Self::ino(number)?) {
             self.counters.atomic_handshake();
         }
-        Ok(None)
+        Ok(Vec::new())
     }
 
     /// No program reads or writes a file that is gone.

@@ -75,6 +75,8 @@
 //! 6. An inode's access control list and the permissions in its mode agree (`data/xattr.rs`).
 //! 7. Usage in memory is what a count of the inodes gives, and no user adds to what exceeds its limits
 //!    (`inodes/quota/mod.rs`).
+//! 8. The superblock says that inodes may have a compression before one has (`volume/mod.rs`), so that programs which know
+//!    none refuse the store. A rewrite changes no data (`data/compression.rs`).
 //!
 //! # Why a crash leaves whole operations
 //!
@@ -100,6 +102,8 @@
 //! same holds for inodes: a reader loads a node only if it finds the node still unloaded after the read.
 //!
 //! `asking` (`inodes/quota/mod.rs`) comes before all of these, and `books` there behind all of them.
+//!
+//! Data is compressed before any of these is taken but that of its sectors (`inodes/compress.rs`).
 //!
 //! Two locks are held during reads, where only operations on the same object have to wait: sectors, while their old
 //! content is read, and `moves`, which orders renames from one directory to another, while these search. While

@@ -27,6 +27,10 @@ const REWRITE_BYTES_MAX: u64 = 16 << 20;
 /// The ioctls of chattr(1) and lsattr(1), `_IOR('f', 1, long)` and `_IOW('f', 2, long)`, whose argument is an int.
 const FS_IOC_GETFLAGS: u32 = 0x8008_6601;
 const FS_IOC_SETFLAGS: u32 = 0x4008_6602;
+/// `_IOR('X', 31, struct fsxattr)`: the kernel asks for that before it sets flags.
+const FS_IOC_FSGETXATTR: u32 = 0x801c_581f;
+/// A `struct fsxattr` that says nothing.
+const NO_FSXATTR: [u8; 28] = [0; 28];
 /// `c` of chattr(1): compressed.
 const FS_COMPR_FL: u32 = 4;
 
@@ -94,7 +98,7 @@ impl Service {
         self.checked("set the compression", number, set)
     }
 
-    /// The ioctls of lsattr(1) and chattr(1); nothing for another command. `c` stands for any compression. Where it is
+    /// The answers to the ioctls of lsattr(1) and chattr(1); nothing for another command. `c` stands for any compression. Where it is
     /// set, that is the default, or LZ4 where the default is none.
     pub(super) fn flags_ioctl(
         &self,
@@ -102,10 +106,11 @@ impl Service {
         command: u32,
         data: &[u8],
         caller: Caller,
-    ) -> Option<Result<Option<u32>>> {
+    ) -> Option<Result<Vec<u8>>> {
         match command {
-            FS_IOC_GETFLAGS => Some(self.flags(number).map(Some)),
-            FS_IOC_SETFLAGS => Some(self.set_flags(number, data, caller).map(|()| None)),
+            FS_IOC_GETFLAGS => Some(self.flags(number).map(|flags| flags.to_le_bytes().to_vec())),
+            FS_IOC_SETFLAGS => Some(self.set_flags(number, data, caller).map(|()| Vec::new())),
+            FS_IOC_FSGETXATTR => Some(Ok(NO_FSXATTR.to_vec())),
             _ => None,
         }
     }

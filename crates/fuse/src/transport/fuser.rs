@@ -556,8 +556,7 @@ impl Filesystem for Adapter {
         reply: ReplyIoctl,
     ) {
         match self.service.ioctl(ino.0, handle.0, command, data, caller(request)) {
-            Ok(None) => reply.ioctl(0, &[]),
-            Ok(Some(flags)) => reply.ioctl(0, &flags.to_le_bytes()),
+            Ok(answer) => reply.ioctl(0, &answer),
             Err(errno) => reply.error(errno.into()),
         }
     }

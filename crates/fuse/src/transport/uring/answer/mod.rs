@@ -125,9 +125,9 @@ impl Answer<'_, '_> {
             Operation::ListXattr { len } => self.reply.sized(&service.listxattr(ino, caller)?, len),
             Operation::RemoveXattr { name } => service.removexattr(ino, name),
             Operation::Ioctl { handle, command, data } => {
-                let flags = service.ioctl(ino, handle, command, data, caller)?;
+                let answer = service.ioctl(ino, handle, command, data, caller)?;
                 self.reply.put(&wire::IoctlOut { in_iovs: 1, ..wire::IoctlOut::default() })?;
-                flags.map_or(Ok(()), |flags| self.reply.bytes(&flags.to_le_bytes()))
+                self.reply.bytes(&answer)
             }
             Operation::Fallocate { offset, len, mode } => service.fallocate(ino, offset, len, mode, caller),
             Operation::Seek { offset, whence } => {
