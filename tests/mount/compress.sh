@@ -91,6 +91,16 @@ mount_store
 [ "$(has file)" = "default none" ] || fail "the default of the mount: $(has file)"
 text 1 >"$mnt/plain"
 [ "$(room plain plain 2)" -ge $((1 << 20)) ] || fail "compressed against the mount's default"
+umount_store
+# What is older than a second is compressed harder.
+remount_with=(--threads 4 --compress lz4 --recompress zstd:9 --recompress-after 1)
+mount_store
+text 1 >"$mnt/cold"
+sum=$(sha256sum <"$mnt/cold")
+is_cold() { [ "$(room cold zstd 1)" = $((1 << 20)) ]; }
+await "old data is not compressed again" is_cold
+[ "$(sha256sum <"$mnt/cold")" = "$sum" ] || fail "other bytes after old data was compressed again"
+[ "$(metric recompressed_bytes_total)" -ge $((1 << 20)) ] || fail "metrics of recompression"
 check_store
 LACUNA_COMPRESS=zstd:1 ROUNDS=1 "$here/kill.sh"
 # What compresses is the same over any transport.

@@ -327,6 +327,12 @@ fn metrics(facts: &Facts, service: &Service) -> String {
             "Chunks not tried, because those before them did not shrink",
             compressed.skipped_chunks,
         ),
+        (
+            "recompressed_bytes_total",
+            "Bytes compressed again that nobody had written for long",
+            compressed.recompressed_bytes,
+        ),
+        ("recompressed_stored_bytes_total", "What these became", compressed.recompressed_stored_bytes),
         ("corrupt_chunks_total", "Chunks found damaged by collection", stats.corrupt_chunks),
     ] {
         text.put("counter", name, help, value);

@@ -230,7 +230,7 @@ pub use options::{
     Report, Room, RoomOf, Spare, Stats, Stream, StreamStats, Work,
 };
 pub use paging::ResidentLeaves;
-pub use read::{Lost, Mapped, Remains};
+pub use read::{Cold, Lost, Mapped, Remains};
 pub use space::BATCH_BYTES_MAX;
 pub use store::Ftl;
 pub use verify::{Damage, Scrub};

@@ -135,7 +135,7 @@ pub use error::{Error, Refusal, Result};
 pub use format::fuzz;
 pub use format::{Compression, FILE_BYTES_MAX, Ino, Limits, Timestamp, UnknownCompression, system_time};
 pub use inodes::{CompressionStats, Usage, UserQuota};
-pub use lacuna_ftl::{CheckDepth, Finding, Progress, Room, RoomOf, Spare};
+pub use lacuna_ftl::{CheckDepth, Finding, Progress, Room, RoomOf, Seq, Spare};
 pub use salvage::{RemainingEntry, RemainingInode, Remains};
 pub use vfs::{
     Directory, LogDevicePath, Nvmfs, OpenedVfs, Options, VfsOptions, format_path, open_vfs, salvage_store,

@@ -43,6 +43,8 @@ lacuna_mutants::breakable_rules! {
     IncompressibleSkipped = "incompressible-skipped",
     /// A rewrite holds the sectors from before it reads them until they are written.
     RewriteHolds = "rewrite-holds",
+    /// What was compressed while it could be written is written only if it is as it was.
+    ColdLookedAtAgain = "cold-looked-at-again",
     /// A rewrite leaves the times of the file as they are.
     RewriteKeepsTimes = "rewrite-keeps-times",
     /// A read moves the time of access as `relatime` says.

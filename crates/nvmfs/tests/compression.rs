@@ -4,6 +4,7 @@ mod by_inode;
 
 use std::{
     num::NonZeroU64,
+    ops::ControlFlow,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
@@ -14,7 +15,7 @@ use by_inode::{NOBODY, PLAIN, ROOT, assert_clean, at, clock, dir, file, refused,
 use lacuna_device::{BlockDevice, MemDevice, StreamHint, Vfs};
 use lacuna_ftl as ftl;
 use lacuna_nvmfs::{
-    Compression, Error, FormatOptions, Ino, Limits, Nvmfs, Options, Refusal, Room,
+    Compression, Error, FormatOptions, Ino, Limits, Nvmfs, Options, Refusal, Room, Seq,
     posix::{Allocate, Caller, Posix, SetAttr, WriteOptions},
 };
 use lacuna_sim::{SeededRng, for_each_seed, forge::reseal_sector};
@@ -374,12 +375,29 @@ fn a_rewrite_brings_old_data_under_the_new_compression() {
 /// Writers that count up, each in sectors of its own, while others rewrite them: no count ever goes back.
 #[test]
 fn what_is_written_beside_a_rewrite_stays() {
+    let vfs = open(&formatted(64 << 20, "zstd:3"));
+    assert_counts_stay(&vfs, |ino| {
+        vfs.posix().rewrite(ino, 0, 4 * CHUNK as u64).unwrap();
+    });
+}
+
+#[test]
+fn what_is_written_beside_a_walk_over_cold_data_stays() {
+    let vfs = open(&formatted(64 << 20, "lz4"));
+    assert_counts_stay(&vfs, |_| {
+        let all = Seq(0)..Seq(u64::MAX);
+        assert!(vfs.compress_cold(named("zstd:3"), &all, |_| ControlFlow::Continue(())).unwrap());
+    });
+    assert!(vfs.compression_stats().recompressed_bytes > 0);
+}
+
+fn assert_counts_stay(vfs: &Nvmfs, rewrite: impl Fn(Ino) + Sync) {
     const WRITERS: u64 = 3;
     const SECTORS: u64 = 24;
-    let vfs = open(&formatted(64 << 20, "zstd:3"));
     let fs = vfs.posix();
     let ino = file(&fs, "file");
-    write(&fs, ino, 0, &[0; 4 * CHUNK]);
+    write(&fs, ino, 0, &[1; 4 * CHUNK]);
+    (0..WRITERS * SECTORS).for_each(|sector| write(&fs, ino, sector * 512, &[0; 8]));
     let (ends, rewrites) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
         let writers: Vec<_> = (0..WRITERS)
@@ -406,10 +424,10 @@ fn what_is_written_beside_a_rewrite_stays() {
             .collect();
         let rewriters: Vec<_> = (0..2)
             .map(|_| {
-                let (fs, ends, rewrites) = (fs.clone(), &ends, &rewrites);
+                let (ends, rewrites, rewrite) = (&ends, &rewrites, &rewrite);
                 scope.spawn(move || {
                     while !ends.load(SeqCst) {
-                        fs.rewrite(ino, 0, 4 * CHUNK as u64).unwrap();
+                        rewrite(ino);
                         rewrites.fetch_add(1, SeqCst);
                     }
                 })
@@ -420,7 +438,7 @@ fn what_is_written_beside_a_rewrite_stays() {
         rewriters.into_iter().for_each(|rewriter| rewriter.join().unwrap());
         written.into_iter().for_each(|written| written.unwrap());
     });
-    assert_clean(&vfs);
+    assert_clean(vfs);
 }
 
 #[test]
@@ -466,6 +484,61 @@ fn quotas_count_what_is_stored() {
     assert_eq!(used(&vfs), data.len() as u64);
     fs.unlink(ROOT, b"file").unwrap();
     assert_eq!(used(&vfs), 0);
+    assert_clean(&vfs);
+}
+
+/// Which files a walk over cold data takes up, and that it does so once.
+#[test]
+fn cold_data_is_compressed_harder() {
+    let vfs = open(&formatted(64 << 20, "lz4"));
+    let (fs, mut rng) = (vfs.posix(), SeededRng::new(9));
+    let data = shrinking(&mut rng, 40 * CHUNK);
+    let make = |name: &str, text: &str, data: &[u8]| {
+        let ino = file(&fs, name);
+        fs.set_compression(ino, named(text)).unwrap();
+        write(&fs, ino, 0, data);
+        ino
+    };
+    let (cold, own_lz4) = (make("cold", "default", &data), make("lz4", "lz4", &data));
+    let (own_none, own_zstd) = (make("none", "none", &data), make("zstd", "zstd:1", &data));
+    let in_vain = make("noise", "default", &noise(&mut rng, 20 * CHUNK));
+    fs.sync().unwrap();
+    let old = Seq(vfs.ftl().last_seq().0 + 1);
+    let hot = make("hot", "default", &data);
+    write(&fs, cold, 3 * CHUNK as u64 + 512, &[7; 512]); // one chunk of it is hot
+    let kinds = |ino| {
+        let Room { plain, lz4, zstd } = room(&fs, ino);
+        [plain, lz4, zstd].map(|of| of.mapped_bytes / CHUNK as u64)
+    };
+    let before = (vfs.quotas().unwrap(), times(&fs.getattr(cold).unwrap()));
+    let walk = |births| {
+        let mut bytes = 0;
+        let ended = vfs.compress_cold(named("zstd:9"), &births, |piece| {
+            bytes += piece;
+            ControlFlow::Continue(())
+        });
+        assert!(ended.unwrap());
+        bytes
+    };
+    assert_eq!(walk(Seq(0)..old), (39 + 40 + 20) * CHUNK as u64);
+    assert_eq!((kinds(cold)[2], kinds(own_lz4)), (39, [0, 0, 40]));
+    assert_eq!((kinds(own_none), kinds(own_zstd)), ([40, 0, 0], [0, 0, 40]));
+    assert_eq!((kinds(in_vain), kinds(hot)), ([20, 0, 0], [0, 40, 0]));
+    assert_eq!(vfs.compression_stats().recompressed_bytes, 79 * CHUNK as u64);
+    let now = Seq(vfs.ftl().last_seq().0 + 1);
+    assert_eq!(walk(old..now), 41 * CHUNK as u64, "the rest, and nothing twice");
+    assert_eq!(walk(Seq(0)..old), 20 * CHUNK as u64, "what does not shrink is found again");
+    let mut expected = data.clone();
+    expected[3 * CHUNK + 512..3 * CHUNK + 1024].fill(7);
+    assert!(content(&fs, cold) == expected && content(&fs, own_lz4) == data);
+    assert_eq!(times(&fs.getattr(cold).unwrap()).1, before.1.1);
+    assert!(vfs.quotas().unwrap()[0].used.bytes < before.0[0].used.bytes);
+    let stopped = vfs.compress_cold(named("zstd:9"), &(Seq(0)..now), |_| ControlFlow::Break(()));
+    assert!(!stopped.unwrap());
+    refused(
+        vfs.compress_cold(Compression::None, &(Seq(0)..now), |_| ControlFlow::Continue(())),
+        Refusal::Invalid,
+    );
     assert_clean(&vfs);
 }
 

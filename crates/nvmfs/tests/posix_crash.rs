@@ -9,12 +9,12 @@ mod fight;
 mod power;
 mod world;
 
-use std::sync::Arc;
+use std::{ops::ControlFlow, sync::Arc};
 
 use lacuna_device::{BlockDevice, Error as DeviceError};
 use lacuna_ftl::{self as ftl, Work};
 use lacuna_nvmfs::{
-    CheckDepth, Error, Ino, Nvmfs, Options,
+    CheckDepth, Error, Ino, Nvmfs, Options, Seq,
     posix::{Caller, WriteOptions, XattrMode},
 };
 use lacuna_sim::{CutTally, SeededRng, SimDevice, for_each_seed};
@@ -25,7 +25,7 @@ const ROUNDS: u64 = 4;
 const CASES: u64 = 120;
 /// Cuts that must then have fallen in each place: half of what they are.
 const CUTS_MIN: &[(&str, u64)] =
-    &[("change", 5), ("Checkpoint", 98), ("fsync", 74), ("sync", 63), ("recovery", 303)];
+    &[("change", 5), ("cold data", 2), ("Checkpoint", 89), ("fsync", 74), ("sync", 63), ("recovery", 295)];
 
 fn is_power_cut(error: &Error) -> bool {
     match error {
@@ -100,6 +100,18 @@ fn run_until_cut(
             if vfs.ftl().step(work).is_err() {
                 assert!(device.is_off());
                 return format!("{work:?}");
+            }
+        }
+        if rng.chance(upkeep_percent / 2) {
+            let compression = "zstd:1".parse().unwrap();
+            let walked =
+                vfs.compress_cold(compression, &(Seq(0)..Seq(u64::MAX)), |_| ControlFlow::Continue(()));
+            match walked {
+                Err(error) if !is_full(&error) => {
+                    assert!(device.is_off() && is_power_cut(&error), "{error}");
+                    return "cold data".into();
+                }
+                _ => {}
             }
         }
         let mut after = history.now().clone();

@@ -63,12 +63,14 @@ const FLAGS: [(&str, &str); 14] = [
 ];
 
 /// Options with a value that the command line takes under the same name, with `-` for `_`.
-const VALUES: [&str; 14] = [
+const VALUES: [&str; 16] = [
     "threads",
     "transport",
     "cache",
     "blksize",
     "compress",
+    "recompress",
+    "recompress_after",
     "footprint",
     "map_memory",
     "chunk_cache",

@@ -12,6 +12,7 @@ mod inherited;
 mod journal;
 mod map_memory;
 mod patience;
+mod recompress;
 mod remount;
 mod reserve;
 mod rings;
@@ -151,6 +152,13 @@ pub(crate) struct Arguments {
     /// store says
     #[arg(long, value_name = "HOW", default_value_t = Compression::Default, hide_default_value = true)]
     compress: Compression,
+    /// In the background, compress with zstd:LEVEL what nobody has written for long and is not compressed with zstd yet;
+    /// not files whose own compression is none
+    #[arg(long, value_name = "HOW", value_parser = zstd)]
+    recompress: Option<Compression>,
+    /// How long that is at least
+    #[arg(long, value_name = "SECONDS", default_value_t = 3600, value_parser = clap::value_parser!(u32).range(1..))]
+    recompress_after: u32,
     /// Make every change durable before it returns
     #[arg(long)]
     sync: bool,
@@ -208,6 +216,13 @@ pub(crate) fn hint(error: &anyhow::Error) -> Option<String> {
     })?;
     let dir = serve::dir_of(&absolute(busy).ok()?).ok()??;
     Some(format!("; it is mounted on {}: use its files there", dir.display()))
+}
+
+fn zstd(text: &str) -> Result<Compression, String> {
+    match text.parse() {
+        Ok(compression @ Compression::Zstd(_)) => Ok(compression),
+        _ => Err("old data is compressed with zstd or zstd:LEVEL, 1 to 22".into()),
+    }
 }
 
 fn block_size(text: &str) -> Result<u32, String> {

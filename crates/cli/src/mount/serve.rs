@@ -32,7 +32,7 @@ use signal_hook::{
 
 use super::{
     Arguments, Atime, Cache, Carrier, daemon, flusher::Flusher, inherited, journal, map_memory,
-    patience::Patience, reserve, threads, watch::Watch,
+    patience::Patience, recompress::Recompressor, reserve, threads, watch::Watch,
 };
 use crate::{
     control,
@@ -99,6 +99,10 @@ fn serve(arguments: &Arguments) -> Result<()> {
     let mut session = mount(&service, arguments).with_context(|| arguments.dir.display().to_string())?;
     let mut unmounter = session.unmounter();
     let flusher = (!arguments.read_only).then(|| Flusher::start(Arc::clone(&fs))).transpose()?;
+    let interval = Duration::from_secs(arguments.recompress_after.into());
+    let recompress = arguments.recompress.filter(|_| !arguments.read_only);
+    let recompressor =
+        recompress.map(|how| Recompressor::start(Arc::clone(&fs), how, interval)).transpose()?;
     let (dir, store) = (arguments.dir.clone(), arguments.store.clone());
     let watch = Watch::start(Arc::clone(&fs), arguments)?;
     // The thread never ends, and must not keep the store locked: it is taken from it at the end.
@@ -119,7 +123,7 @@ fn serve(arguments: &Arguments) -> Result<()> {
     log::info!("{name}: mounted on {}", arguments.dir.display());
     let served = session.serve();
     on_end.runs_out();
-    drop((flusher, watch, on_signal.lock().expect("nobody panics and goes on").take()));
+    drop((recompressor, flusher, watch, on_signal.lock().expect("nobody panics and goes on").take()));
     if served.is_err() {
         detach_dead(&arguments.dir, &arguments.store);
     }

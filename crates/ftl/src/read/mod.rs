@@ -10,6 +10,7 @@
 
 mod cache;
 mod chunks;
+mod cold;
 mod decoded;
 mod found;
 mod pinned;
@@ -18,9 +19,11 @@ mod room;
 mod runs;
 mod stored;
 
+pub use cold::Cold;
 pub use found::{Lost, Mapped, Remains};
 
 pub(crate) use cache::ChunkCache;
+pub(crate) use cold::cold_chunks;
 pub(crate) use pinned::Pinned;
 pub(crate) use reader::{NEAR_BYTES, Reader};
 pub(crate) use room::room;

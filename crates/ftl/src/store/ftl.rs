@@ -11,7 +11,7 @@ use super::parts::Store;
 #[cfg(doc)]
 use crate::Error;
 use crate::{
-    CheckDepth, Effect, FormatOptions, KeyChange, KeyInfo, Lba, Mapped, Op, Options, Progress, Remains,
+    CheckDepth, Cold, Effect, FormatOptions, KeyChange, KeyInfo, Lba, Mapped, Op, Options, Progress, Remains,
     Report, ResidentLeaves, Result, Room, SECTOR, Scrub, Secret, Seq, Spare, Stats, Stream, Work,
     media::{cipher::Cipher, creation, keys},
     read,
@@ -196,6 +196,29 @@ impl Ftl {
     /// As [`Ftl::mapped`].
     pub fn room(&self, range: Range<Lba>) -> Result<Room> {
         read::room(&self.store.base.pages, range.start.0..range.end.0)
+    }
+
+    /// Chunks of the space in `range`, whole ones, that were last written by one of the batches `births` and hold data
+    /// that is not compressed with zstd. About `extents_max` extents are looked at.
+    ///
+    /// # Errors
+    /// As [`Ftl::mapped`].
+    pub fn cold_chunks(&self, range: Range<Lba>, births: &Range<Seq>, extents_max: usize) -> Result<Cold> {
+        read::cold_chunks(&self.store.base.pages, range.start.0..range.end.0, births, extents_max)
+    }
+
+    /// The mapped sectors of `range`, each run with the batch that wrote it. As long as these stay the same, so does
+    /// what they hold.
+    ///
+    /// # Errors
+    /// As [`Ftl::mapped`].
+    pub fn births(&self, range: Range<Lba>) -> Result<Vec<(Range<Lba>, Seq)>> {
+        let mut births = Vec::new();
+        self.store.base.pages.visit_extents(range.start.0..range.end.0, |lba, extent| {
+            births.push((lba..Lba(lba.0 + u64::from(extent.sectors)), extent.birth));
+            true
+        })?;
+        Ok(births)
     }
 
     /// What [`Ftl::allocated`] of the sectors that `ops` change is now, and would be after them. `None` as for

@@ -6,6 +6,7 @@
 //! clears them.
 
 mod attr;
+mod cold;
 mod compression;
 mod runs;
 mod xattr;

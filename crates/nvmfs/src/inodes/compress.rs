@@ -24,6 +24,10 @@ pub struct CompressionStats {
     pub in_vain_chunks: u64,
     /// Chunks that were not tried because those before them in their file did not shrink.
     pub skipped_chunks: u64,
+    /// Bytes that were compressed again because nobody had written them for long.
+    pub recompressed_bytes: u64,
+    /// What these became.
+    pub recompressed_stored_bytes: u64,
 }
 
 /// The same while it is counted.
@@ -33,6 +37,8 @@ pub(super) struct Counters {
     stored_bytes: AtomicU64,
     in_vain_chunks: AtomicU64,
     skipped_chunks: AtomicU64,
+    recompressed_bytes: AtomicU64,
+    recompressed_stored_bytes: AtomicU64,
 }
 
 /// Changes of data, each with what it was compressed to.
@@ -86,8 +92,10 @@ impl Inodes {
 
     /// See [`crate::Nvmfs::compression_stats`].
     pub(crate) fn compression_stats(&self) -> CompressionStats {
-        let Counters { shortened_bytes, stored_bytes, in_vain_chunks, skipped_chunks } = &self.compressed;
+        let Counters { shortened_bytes, stored_bytes, in_vain_chunks, skipped_chunks, .. } = &self.compressed;
         CompressionStats {
+            recompressed_bytes: self.compressed.recompressed_bytes.load(Relaxed),
+            recompressed_stored_bytes: self.compressed.recompressed_stored_bytes.load(Relaxed),
             shortened_bytes: shortened_bytes.load(Relaxed),
             stored_bytes: stored_bytes.load(Relaxed),
             in_vain_chunks: in_vain_chunks.load(Relaxed),
@@ -117,9 +125,17 @@ impl Inodes {
         Compressed { ops, encoded: encoded.collect() }
     }
 
+    /// Counts what was compressed again.
+    pub(crate) fn note_recompressed(&self, encoded: &[Encoded<'_>]) {
+        for (from, to) in encoded.iter().map(Encoded::shortened) {
+            self.compressed.recompressed_bytes.fetch_add(from, Relaxed);
+            self.compressed.recompressed_stored_bytes.fetch_add(to, Relaxed);
+        }
+    }
+
     fn note_compressed(&self, encoded: &Encoded<'_>, attempts: &Attempts<'_>) {
         let (from, to) = encoded.shortened();
-        let Counters { shortened_bytes, stored_bytes, in_vain_chunks, skipped_chunks } = &self.compressed;
+        let Counters { shortened_bytes, stored_bytes, in_vain_chunks, skipped_chunks, .. } = &self.compressed;
         for (counter, added) in [
             (shortened_bytes, from),
             (stored_bytes, to),

@@ -97,6 +97,12 @@ impl Inodes {
         Ok(true)
     }
 
+    /// As [`Inodes::write_data`] for data of one file that is encoded already.
+    pub(crate) fn write_encoded(&self, ops: &[Op<'_>], target: Target) -> Result<()> {
+        let targets = [target];
+        self.retry(|| self.try_write_data(ops, &targets))
+    }
+
     /// As [`Inodes::write_data`], but returns without effect where it would have to wait.
     fn try_write_data(&self, ops: &[Op<'_>], targets: &[Target]) -> Result<Attempt<()>> {
         let mut held = Vec::with_capacity(targets.len());

@@ -588,6 +588,15 @@ impl Posix {
         self.layers.names.read_again();
     }
 
+    /// Compresses everything harder, as if nobody had written it for long.
+    #[cfg(test)]
+    pub(crate) fn compress_all_harder(&self) {
+        let (all, compression) = (lacuna_ftl::Seq(0)..lacuna_ftl::Seq(u64::MAX), "zstd:3".parse());
+        let go_on = |_| std::ops::ControlFlow::Continue(());
+        let walked = self.layers.data.compress_cold(compression.expect("a known one"), &all, go_on);
+        assert!(walked.expect("walks"), "all was looked at");
+    }
+
     fn make(&self, parent: Ino, name: &[u8], new: &NewInode<'_>) -> Result<Attr> {
         let new = NewInode { is_looked_up: self.counts_lookups, privilege: self.privilege, ..*new };
         let (node, made) = self.layers.names.create(parent, name, &new)?;

@@ -13,10 +13,13 @@ mod tests;
 pub use directory::Directory;
 pub use open::{LogDevicePath, OpenedVfs, VfsOptions, format_path, open_vfs, salvage_store};
 
-use std::sync::Arc;
+use std::{
+    ops::{ControlFlow, Range},
+    sync::Arc,
+};
 
 use lacuna_device::BlockDevice;
-use lacuna_ftl::{self as ftl, Ftl, Spare};
+use lacuna_ftl::{self as ftl, Ftl, Seq, Spare};
 
 use crate::{
     error::Result,
@@ -175,6 +178,22 @@ impl Nvmfs {
     /// Sets [`Options::compression`] anew.
     pub fn set_compression(&self, compression: Compression) {
         self.layers.inodes().set_mount_compression(compression);
+    }
+
+    /// Compresses by `compression`, which is zstd, what was last written by one of the batches `births` and is not
+    /// compressed by zstd yet, where that makes it shorter. Files that say `none` or zstd themselves are left alone. Others
+    /// may read and write everything meanwhile; `go_on` is told how many bytes were compressed after each piece of 256 KiB
+    /// at most, and may wait there. Returns whether all was looked at, unless `go_on` ended it.
+    ///
+    /// # Errors
+    /// As writes of root, on a full store too: what came before is done. Damaged data is passed over.
+    pub fn compress_cold(
+        &self,
+        compression: Compression,
+        births: &Range<Seq>,
+        go_on: impl FnMut(u64) -> ControlFlow<()>,
+    ) -> Result<bool> {
+        self.layers.data().compress_cold(compression, births, go_on)
     }
 
     /// What compression did since the store was opened.

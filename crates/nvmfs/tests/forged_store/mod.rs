@@ -3,13 +3,14 @@
 use std::{
     collections::BTreeSet,
     num::NonZeroU64,
+    ops::ControlFlow,
     sync::{Arc, OnceLock},
 };
 
 use lacuna_device::{BlockDevice, MemDevice};
 use lacuna_ftl::{self as ftl, Ftl, Lba, Op, Stream, Work};
 use lacuna_nvmfs::{
-    CheckDepth, FormatOptions, Ino, Limits, Nvmfs, Options,
+    CheckDepth, FormatOptions, Ino, Limits, Nvmfs, Options, Seq,
     posix::{Allocate, Caller, FileKind, Posix, Rename, SetAttr, WriteOptions, XattrMode},
 };
 use lacuna_sim::{
@@ -303,6 +304,8 @@ fn change(limited: Limited, vfs: &Nvmfs, rng: &mut SeededRng) {
             }
         }
     }
+    let all = Seq(0)..Seq(u64::MAX);
+    let _ = vfs.compress_cold("zstd:1".parse().expect("a known one"), &all, |_| ControlFlow::Continue(()));
     for work in [Work::Due, Work::Gc, Work::Checkpoint] {
         let _ = vfs.ftl().step(work);
     }

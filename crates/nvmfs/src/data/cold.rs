@@ -1,0 +1,113 @@
+//! Compressing harder what nobody has written for long.
+//!
+//! Invariants:
+//! 1. Data is read and compressed while nobody is kept from writing it. Then the sectors are held, and it is written only
+//!    if they are mapped as before, to what the same batches wrote. Every other change of data holds its sectors too, and
+//!    a batch has a number of its own: so what others wrote meanwhile stays.
+//! 2. Only what becomes shorter by zstd is written, and each piece is one batch that leaves every sector as it was.
+//! 3. Neither times nor lengths change. Files whose own compression is `none` or zstd are left alone.
+
+use std::{
+    ops::{ControlFlow, Range},
+    sync::Arc,
+};
+
+use lacuna_device::SECTOR;
+use lacuna_ftl::{Codec, Encoded, Lba, Op, Seq};
+
+use super::{CHUNK_BYTES, Data};
+use crate::{
+    error::{Refusal, Result, is_stale},
+    format::{Compression, FileKind, Ino},
+    inodes::{Author, Node, Target},
+    mutant::{Rule, is_broken},
+};
+
+const CHUNK_SECTORS: u64 = CHUNK_BYTES / SECTOR as u64;
+/// Chunks that are compressed together.
+const PIECE_CHUNKS: usize = 16;
+/// Pieces of the map that are looked at together.
+const EXTENTS_AT_ONCE: usize = 1 << 14;
+
+impl Data {
+    /// See [`crate::Nvmfs::compress_cold`].
+    pub(crate) fn compress_cold(
+        &self,
+        compression: Compression,
+        births: &Range<Seq>,
+        mut go_on: impl FnMut(u64) -> ControlFlow<()>,
+    ) -> Result<bool> {
+        let codec = compression.codec().ok_or(Refusal::Invalid)?;
+        let (mut at, end) = (Ino::FIRST.region().start, Ino::LAST.region().end);
+        while at < end {
+            let cold = self.inodes.volume().ftl().cold_chunks(at..end, births, EXTENTS_AT_ONCE)?;
+            at = cold.end;
+            let is_next = |one: &Lba, other: &Lba| one.0 + CHUNK_SECTORS == other.0;
+            let of_file =
+                |one: &Lba, other: &Lba| Ino::of(*one).0 == Ino::of(*other).0 && is_next(one, other);
+            for run in cold.chunks.chunk_by(of_file) {
+                for piece in run.chunks(PIECE_CHUNKS) {
+                    let read_bytes = match self.compress_piece(piece, codec) {
+                        // What cannot be read is not for this walk to report.
+                        Err(error) if error.is_damage() || is_stale(&error) => 0,
+                        done => done?,
+                    };
+                    if go_on(read_bytes).is_break() {
+                        return Ok(false);
+                    }
+                }
+            }
+            if cold.chunks.is_empty() && go_on(0).is_break() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Compresses chunks of a file, one behind the other; returns how many bytes were tried.
+    fn compress_piece(&self, chunks: &[Lba], codec: Codec) -> Result<u64> {
+        let (Some(first), Some(last)) = (chunks.first(), chunks.last()) else { return Ok(0) };
+        let (ino, first_sector) = Ino::of(*first);
+        let node = self.inodes.node(ino)?;
+        let is_left_alone = matches!(node.compression(), Compression::None | Compression::Zstd(_));
+        if node.kind() != FileKind::File || is_left_alone {
+            return Ok(0);
+        }
+        let range = *first..Lba(last.0 + CHUNK_SECTORS);
+        let sectors = first_sector..first_sector + (range.end.0 - range.start.0);
+        let ftl = self.inodes.volume().ftl();
+        let before = ftl.births(range.clone())?;
+        let mapped = self.mapped_runs(&node, sectors.clone())?;
+        let mut encoded = Vec::with_capacity(chunks.len());
+        for (lba, data) in &mapped.runs {
+            encoded.extend(chunks_of(*lba, data).map(|(lba, data)| Encoded::new(lba, data, codec)));
+        }
+        encoded.retain(|encoded| !encoded.is_plain());
+        if !encoded.is_empty() {
+            let _held = node.lock_sectors(sectors);
+            if ftl.births(range)? == before || is_broken(Rule::ColdLookedAtAgain) {
+                self.write_harder(&node, &encoded)?;
+            }
+        }
+        Ok(mapped.runs.iter().map(|(_, data)| data.len() as u64).sum())
+    }
+
+    fn write_harder(&self, node: &Arc<Node>, encoded: &[Encoded<'_>]) -> Result<()> {
+        let ops: Vec<_> = encoded.iter().map(Op::Encoded).collect();
+        let by = Author { keeps_times: true, ..Author::default() };
+        self.inodes.write_encoded(&ops, Target { node: Arc::clone(node), end: 0, by })?;
+        self.inodes.note_recompressed(encoded);
+        Ok(())
+    }
+}
+
+/// The parts of a run that lie in one chunk each.
+fn chunks_of(mut lba: Lba, mut data: &[u8]) -> impl Iterator<Item = (Lba, &[u8])> {
+    std::iter::from_fn(move || {
+        let left = (CHUNK_SECTORS - lba.0 % CHUNK_SECTORS) as usize * SECTOR;
+        let (chunk, rest) = data.split_at(left.min(data.len()));
+        let found = (lba, chunk);
+        (lba, data) = (Lba(lba.0 + (chunk.len() / SECTOR) as u64), rest);
+        (!chunk.is_empty()).then_some(found)
+    })
+}
