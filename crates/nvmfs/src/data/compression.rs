@@ -78,7 +78,8 @@ impl Data {
         let range = sectors(offset, len);
         let mut at = range.start / CHUNK_SECTORS * CHUNK_SECTORS;
         let end = range.end.next_multiple_of(CHUNK_SECTORS);
-        let piece_sectors = (self.piece_bytes() / SECTOR as u64).min(PIECE_SECTORS).max(CHUNK_SECTORS);
+        let whole_chunks = self.piece_bytes() / CHUNK_BYTES * CHUNK_SECTORS;
+        let piece_sectors = whole_chunks.clamp(CHUNK_SECTORS, PIECE_SECTORS);
         let mut rewritten = Rewritten::default();
         while at < end {
             let Some(first) = self.inodes.volume().first_mapped(ino.lba(at)..ino.lba(end))? else { break };
