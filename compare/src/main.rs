@@ -194,6 +194,7 @@ fn measure<D: Db>(arguments: &Arguments, db: D) -> Result<(D, RunReport, Option<
             seconds: Duration::from_secs(arguments.seconds),
             requests_min: 0,
             rate: None,
+            window: None,
             seed: arguments.seed,
             epoch_ms: now_ms(),
             quiet: false,

@@ -161,6 +161,7 @@ fn linkbench_config(directory: &Path) -> Config {
             seconds: Duration::ZERO,
             requests_min: 500,
             rate: None,
+            window: None,
             seed: 1,
             epoch_ms: 1_700_000_000_000,
             quiet: true,

@@ -4,7 +4,7 @@ use lacuna_engine::RowStats;
 use serde::Serialize;
 
 use crate::{
-    OpenLoopReport, Summary,
+    OpenLoopReport, Series, Summary,
     latencies::as_object,
     loading::Loading,
     page_traffic::PageTraffic,
@@ -49,6 +49,9 @@ pub struct Figures {
     /// Lag, and latencies over time, of a run at a rate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub open_loop: Option<OpenLoopReport>,
+    /// Rate, traffic and latencies in windows, if asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub over_time: Option<Series>,
     /// Counters of row compression, from the start of the load on; of row-compressed tables only.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "row_compression::as_object")]
     pub row_compression: Option<RowStats>,
@@ -82,6 +85,7 @@ impl Figures {
             pages: requested.pages,
             ops: requested.latencies.summaries(names),
             open_loop: requested.open_loop.clone(),
+            over_time: requested.over_time.clone(),
             row_compression: None,
             violation: violation.map(|violation| format!("{violation:#}")),
         }

@@ -1,7 +1,8 @@
 //! Benchmarks for Lacuna and, behind the same traits, for other engines.
 //!
-//! layers: ack_file, block_stat, latencies, plan, progress, random, side_by_side, trace, verdict
-//! layers: < flash, open_loop, page_traffic, row_compression, shuffle, zipf < requesters < loading, sql < figures
+//! layers: ack_file, block_stat, latencies, over_time, plan, progress, random, side_by_side, trace, verdict
+//! layers: < flash, open_loop, page_traffic, row_compression, shuffle, zipf < requesters
+//! layers: < loading, sql < figures
 //! layers: < linkbench
 //! layers: < engine, iobench, trimbench < proof, tpcc
 
@@ -15,6 +16,7 @@ mod latencies;
 pub mod linkbench;
 mod loading;
 mod open_loop;
+mod over_time;
 mod page_traffic;
 mod plan;
 mod progress;
@@ -35,6 +37,7 @@ pub use block_stat::{DeviceTraffic, device_traffic, tree_bytes};
 pub use figures::Figures;
 pub use latencies::Summary;
 pub use open_loop::{OpenLoopReport, Window};
+pub use over_time::{Series, Slice, WINDOWS_MAX};
 pub use page_traffic::PageTraffic;
 pub use plan::{Plan, now_ms};
 pub use requesters::{Footprint, Measured};

@@ -19,6 +19,8 @@ pub struct Plan {
     /// Requests per second that become due, whether the ones before are done or not. Without, each requester makes its
     /// next one when the last one is done.
     pub rate: Option<f64>,
+    /// Length of the windows in which the measured phase is reported over time, if it is.
+    pub window: Option<Duration>,
     /// Seed of data and requests.
     pub seed: u64,
     /// Time that the loaded rows are dated by, in milliseconds since 1970.

@@ -12,6 +12,7 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::{
     latencies::Latencies,
     open_loop::{Clock, OpenLoop, OpenLoopReport},
+    over_time::{OverTime, Recorder, Series},
     page_traffic::PageTraffic,
     plan::Plan,
     progress::Progress,
@@ -79,6 +80,8 @@ pub(crate) struct Requested {
     pub retries: u64,
     /// Of a run at a rate.
     pub open_loop: Option<OpenLoopReport>,
+    /// Over time, if the plan asks for it.
+    pub over_time: Option<Series>,
 }
 
 const WARMING: u8 = 0;
@@ -123,11 +126,15 @@ pub(crate) fn run<R: Requester>(
     });
     let clock = Since(Instant::now());
     let arrivals = plan.rate.map(|rate| OpenLoop::new(rate, plan.seed, plan.seconds));
+    let over_time = plan.window.map(OverTime::new);
     let work = |number: u64| {
         let requester = requester(number);
+        let recorder = over_time.as_ref().map(OverTime::recorder);
         let result = match &arrivals {
-            None => run_one(requester, operations, &phase, &requests),
-            Some(arrivals) => run_when_due(requester, operations, arrivals, &clock, (&phase, &requests)),
+            None => run_one(requester, operations, recorder, &phase, &requests),
+            Some(arrivals) => {
+                run_when_due(requester, operations, recorder, arrivals, &clock, (&phase, &requests))
+            }
         };
         if result.is_err() {
             phase.store(STOPPED, Relaxed);
@@ -139,14 +146,21 @@ pub(crate) fn run<R: Requester>(
         thread::scope(|scope| {
             let requesters: Vec<_> =
                 (0..u64::from(plan.requesters)).map(|number| scope.spawn(move || work(number))).collect();
-            wait_unless_stopped(&phase, plan.warmup, || true);
+            wait_unless_stopped(&phase, plan.warmup, || Ok(true))?;
             let (before, pages_before) = (database.footprint()?, database.page_traffic()?);
             let (start, cpu_start) = (Instant::now(), cpu_seconds() + database.server_cpu_seconds());
             arrivals.iter().for_each(|arrivals| arrivals.measure_from(clock.now()));
+            let mut sampler =
+                over_time.as_ref().map(|over_time| over_time.sampler(start, before.device_written_bytes));
             let warm = phase.compare_exchange(WARMING, MEASURED, Relaxed, Relaxed).is_ok();
+            let mut looked = Ok(());
             if warm {
                 let enough = plan.enough(requests.load(Relaxed));
-                wait_unless_stopped(&phase, plan.seconds, || requests.load(Relaxed) >= enough);
+                let written = || Ok(database.footprint()?.device_written_bytes);
+                looked = wait_unless_stopped(&phase, plan.seconds, || {
+                    sampler.as_mut().map_or(Ok(()), |sampler| sampler.look(Instant::now(), written))?;
+                    Ok(requests.load(Relaxed) >= enough)
+                });
             }
             arrivals.iter().for_each(|arrivals| arrivals.end_at(clock.now()));
             phase.store(STOPPED, Relaxed);
@@ -156,7 +170,15 @@ pub(crate) fn run<R: Requester>(
                 latencies.merge(&its_latencies);
                 retries += its_retries;
             }
+            looked?;
             let seconds = start.elapsed().as_secs_f64();
+            let over_time = match sampler {
+                Some(sampler) => {
+                    let written = database.footprint()?.device_written_bytes;
+                    Some(sampler.report(Instant::now(), written))
+                }
+                None => None,
+            };
             database.settle()?;
             let footprint = database.footprint()?;
             Ok(Requested {
@@ -168,6 +190,7 @@ pub(crate) fn run<R: Requester>(
                 footprint,
                 retries,
                 open_loop: arrivals.as_ref().map(OpenLoop::report),
+                over_time,
             })
         })
     })
@@ -177,6 +200,7 @@ pub(crate) fn run<R: Requester>(
 fn run_one(
     mut requester: impl Requester,
     operations: usize,
+    mut over_time: Option<Recorder<'_>>,
     phase: &AtomicU8,
     requests: &AtomicU64,
 ) -> Result<(Latencies, u64)> {
@@ -185,12 +209,14 @@ fn run_one(
     loop {
         let phase = phase.load(Relaxed);
         if phase == STOPPED {
+            over_time.into_iter().for_each(Recorder::finish);
             return Ok((latencies, requester.retries() - retries_warming));
         }
         let (operation, nanos) = requester.request()?;
         requests.fetch_add(1, Relaxed);
         if phase == MEASURED {
             latencies.record(operation, nanos);
+            over_time.iter_mut().for_each(|recorder| recorder.record(nanos));
         } else {
             retries_warming = requester.retries();
         }
@@ -201,6 +227,7 @@ fn run_one(
 fn run_when_due(
     mut requester: impl Requester,
     operations: usize,
+    mut over_time: Option<Recorder<'_>>,
     arrivals: &OpenLoop,
     clock: &impl Clock,
     (phase, requests): (&AtomicU8, &AtomicU64),
@@ -212,6 +239,7 @@ fn run_when_due(
         let began = loop {
             if phase.load(Relaxed) == STOPPED {
                 arrivals.give_back(due);
+                over_time.into_iter().for_each(Recorder::finish);
                 return Ok((latencies, requester.retries() - retries_warming));
             }
             let now = clock.now();
@@ -223,20 +251,29 @@ fn run_when_due(
         let (operation, _) = requester.request()?;
         requests.fetch_add(1, Relaxed);
         match arrivals.note(due, began, clock.now()) {
-            Some(nanos) => latencies.record(operation, nanos),
+            Some(nanos) => {
+                latencies.record(operation, nanos);
+                over_time.iter_mut().for_each(|recorder| recorder.record(nanos));
+            }
             None if phase.load(Relaxed) == WARMING => retries_warming = requester.retries(),
             None => {}
         }
     }
 }
 
-/// Returns when `time` has passed and `is_enough`, or when the phase was stopped.
-fn wait_unless_stopped(phase: &AtomicU8, time: Duration, is_enough: impl Fn() -> bool) {
+/// Returns when `time` has passed and `is_enough`, which is looked at all the time, or when the phase was stopped; a
+/// failure stops it.
+fn wait_unless_stopped(
+    phase: &AtomicU8,
+    time: Duration,
+    mut is_enough: impl FnMut() -> Result<bool>,
+) -> Result<()> {
     let start = Instant::now();
     loop {
         let left = time.saturating_sub(start.elapsed());
-        if phase.load(Relaxed) == STOPPED || (left.is_zero() && is_enough()) {
-            return;
+        let enough = is_enough().inspect_err(|_| phase.store(STOPPED, Relaxed))?;
+        if phase.load(Relaxed) == STOPPED || (left.is_zero() && enough) {
+            return Ok(());
         }
         thread::sleep(left.clamp(Duration::from_millis(1), Duration::from_millis(20)));
     }
@@ -298,7 +335,7 @@ mod tests {
         arrivals.measure_from(Duration::ZERO);
         let requester = Fake { now: &now, made: 0, phase: &phase };
         let clock = FakeClock(&now);
-        let done = run_when_due(requester, 1, &arrivals, &clock, (&phase, &requests));
+        let done = run_when_due(requester, 1, None, &arrivals, &clock, (&phase, &requests));
         let (latencies, retries) = done.expect("no request fails");
         arrivals.end_at(now.get());
         let report = arrivals.report();

@@ -5,7 +5,7 @@ use std::{fs, path::PathBuf, time::Duration};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use lacuna_bench::{Figures, Plan, now_ms};
+use lacuna_bench::{Figures, Plan, WINDOWS_MAX, now_ms};
 use serde_json::{Map, Value, json};
 
 use crate::say;
@@ -29,6 +29,9 @@ pub(crate) struct Phases {
     /// Requests before that, in seconds
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(..=2_592_000))]
     warmup: u64,
+    /// Report requests, latencies and bytes written of each so many seconds, too, in the file of --json
+    #[arg(long, value_name = "SECONDS", requires = "json", value_parser = clap::value_parser!(u64).range(1..=2_592_000))]
+    window: Option<u64>,
     /// Seed of data and requests
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -48,6 +51,16 @@ fn rate(text: &str) -> Result<f64, String> {
 }
 
 impl Phases {
+    /// Refuses, before the run, what would fail later.
+    pub(crate) fn check(&self) -> Result<()> {
+        match self.window {
+            Some(window) if self.seconds.div_ceil(window) > WINDOWS_MAX => {
+                bail!("--window {window}: at most {WINDOWS_MAX} windows fit into a run")
+            }
+            _ => Ok(()),
+        }
+    }
+
     pub(crate) fn plan(&self) -> Plan {
         Plan {
             loaders: LOADERS,
@@ -56,6 +69,7 @@ impl Phases {
             seconds: Duration::from_secs(self.seconds),
             requests_min: 0,
             rate: self.rate,
+            window: self.window.map(Duration::from_secs),
             seed: self.seed,
             epoch_ms: now_ms(),
             quiet: false,
@@ -68,6 +82,7 @@ impl Phases {
             ("loaders", json!(LOADERS)),
             ("requesters", json!(self.requesters)),
             ("rate", json!(self.rate)),
+            ("window_seconds", json!(self.window)),
             ("warmup_seconds", json!(self.warmup)),
             ("seconds", json!(self.seconds)),
             ("seed", json!(self.seed)),

@@ -94,6 +94,7 @@ mod tests {
             cpu_seconds: 1.0,
             pages: None,
             open_loop: None,
+            over_time: None,
             device_bytes_written: 10,
             footprint: Footprint { allocated_bytes, ..Footprint::default() },
             retries: 0,

@@ -47,6 +47,7 @@ impl Scratch {
                 // Each operation comes up, on rows that are there, many times.
                 requests_min: 3000,
                 rate: None,
+                window: None,
                 seed: 1,
                 epoch_ms: 1_700_000_000_000,
                 quiet: true,

@@ -106,6 +106,7 @@ mod tests {
             cpu_seconds: 1.0,
             pages: None,
             open_loop: None,
+            over_time: None,
             device_bytes_written: 1000,
             footprint: Footprint::default(),
             retries: 3,

@@ -26,6 +26,7 @@ const CONFIG: Config = Config {
         // More than a deck of 23 for each requester of any test.
         requests_min: 1000,
         rate: None,
+        window: None,
         seed: 1,
         epoch_ms: 1_700_000_000_000,
         quiet: true,

@@ -27,6 +27,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         _ => {}
     }
     let phases = &arguments.phases;
+    phases.check()?;
     arguments.engine.check(phases.json.as_deref())?;
     let config =
         Config { ids: arguments.ids, distribution: arguments.distribution.clone(), plan: phases.plan() };

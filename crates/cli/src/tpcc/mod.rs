@@ -60,6 +60,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         };
     }
     let phases = &arguments.phases;
+    phases.check()?;
     arguments.engine.check(phases.json.as_deref())?;
     let Arguments { warehouses, items, customers, .. } = *arguments;
     let config = Config { scale: Scale { warehouses, items, customers }, plan: phases.plan() };
