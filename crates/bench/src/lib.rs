@@ -1,7 +1,7 @@
 //! Benchmarks for Lacuna and, behind the same traits, for other engines.
 //!
 //! layers: ack_file, block_stat, latencies, over_time, plan, progress, random, side_by_side, trace, verdict
-//! layers: < flash, open_loop, page_traffic, row_compression, shuffle, zipf < requesters
+//! layers: < flash, open_loop, page_traffic, row_compression, shuffle, significance, zipf < requesters
 //! layers: < loading, sql < figures
 //! layers: < linkbench
 //! layers: < engine, iobench, trimbench < proof, tpcc
@@ -26,6 +26,7 @@ mod requesters;
 mod row_compression;
 mod shuffle;
 mod side_by_side;
+mod significance;
 pub mod sql;
 pub mod tpcc;
 pub mod trace;
@@ -41,4 +42,5 @@ pub use over_time::{Series, Slice, WINDOWS_MAX};
 pub use page_traffic::PageTraffic;
 pub use plan::{Plan, now_ms};
 pub use requesters::{Footprint, Measured};
+pub use significance::{Evidence, LEVEL, judge};
 pub use verdict::{Bound, Estimate, Verdict};

@@ -33,6 +33,9 @@ pub enum Verdict {
     Missed,
     /// The measurements do not decide it.
     Open,
+    /// There are none.
+    #[serde(rename = "not run")]
+    NotRun,
 }
 
 impl Bound {
@@ -67,6 +70,7 @@ impl fmt::Display for Verdict {
             Verdict::Met => "met",
             Verdict::Missed => "missed",
             Verdict::Open => "open",
+            Verdict::NotRun => "not run",
         })
     }
 }

@@ -6,10 +6,10 @@ use lacuna_bench::proof;
 
 use crate::say;
 
-/// Judge what bench/proof measured against what the design promises
+/// Judge what ./evaluate or bench/proof measured against what the design promises
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// Directory that bench/proof keeps its rounds in
+    /// Directory that it keeps its rounds in
     #[arg(value_name = "DIR")]
     directory: PathBuf,
     /// Write the verdicts to this file

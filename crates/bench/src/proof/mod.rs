@@ -1,9 +1,10 @@
-//! The design's promises on speed, space and bytes written, judged by the measurements of `bench/proof`.
+//! The design's promises on speed, space and bytes written, judged by the measurements of `./evaluate` or `bench/proof`.
 //!
-//! That script keeps a directory: `settings`, one line that describes how much was run, and for each round `round-N`
-//! with a report `NAME.json` of each of [`RUNS`], beside it the command (`NAME.command`), or the reason why there is no
-//! report (`NAME.error`). [`judge`] reads all of it. It computes only ratios of figures of one round, and medians and
-//! intervals of these ([`crate::Estimate`]); a round that lacks a report does not count for the figures that need it.
+//! Both keep a directory: `settings`, one line that describes how much was run, and for each round `round-N` with a
+//! report `NAME.json` of each of [`RUNS`]. `./evaluate` notes in it the command, or the reason why there is no report;
+//! `bench/proof` does so beside it, in `NAME.command` and `NAME.error`. [`judge`] reads all of it. It computes only ratios
+//! of figures of one round, and medians and intervals of these ([`crate::Estimate`]); a round that lacks a report does
+//! not count for the figures that need it. All promises are judged together ([`crate::judge`]).
 
 mod claims;
 mod report;
@@ -15,7 +16,7 @@ use std::path::Path;
 
 use anyhow::Result;
 
-pub use report::{Judged, Proof};
+pub use report::{Figure, Judged, Proof};
 pub use rounds::RUNS;
 
 /// Judges the rounds in a directory.

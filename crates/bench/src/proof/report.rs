@@ -8,7 +8,10 @@ use super::{
     claims::{self, Ask, Claim, Kind},
     rounds::{Round, Rounds},
 };
-use crate::{Estimate, Verdict};
+use crate::{
+    Estimate, Verdict,
+    significance::{self, Evidence},
+};
 
 /// All promises and measurements. Its JSON form is part of the command line's contract.
 #[derive(Clone, Debug, Serialize)]
@@ -34,13 +37,18 @@ pub struct Judged {
     pub name: String,
     /// The figures of the papers and of today's best.
     pub others: &'static str,
+    /// Where they are printed, by the tags of docs/SOURCES.md.
+    pub source: &'static str,
     /// The runs that it was taken from.
     pub runs: &'static [&'static str],
     /// Figures; one that is met is enough.
     pub figures: Vec<Figure>,
-    /// Met if one of the figures is, missed if all of them are.
+    /// Met or missed if the figures decide that among all promises: [`crate::judge`].
     pub verdict: Verdict,
-    /// Why it is open.
+    /// Probability of such figures by chance, corrected for the number of promises; none of counts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub p: Option<f64>,
+    /// Why it is open or not run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
@@ -54,31 +62,73 @@ pub struct Figure {
     pub target: String,
     /// The measurement, if there is one.
     pub estimate: Option<Estimate>,
-    /// Whether it meets the target.
+    /// Whether it meets the target, by its own interval.
     pub verdict: Verdict,
 }
 
 pub(super) fn prove(rounds: &Rounds) -> Proof {
+    let measured: Vec<(Claim, Vec<Figure>)> = claims::all(rounds)
+        .into_iter()
+        .map(|claim| {
+            let figures = claim.asks.iter().map(|ask| measure(ask, &rounds.rounds)).collect();
+            (claim, figures)
+        })
+        .collect();
+    let evidence: Vec<Option<Evidence>> =
+        measured.iter().map(|(claim, figures)| evidence(claim, figures)).collect();
+    let tests = evidence.iter().flatten().count();
+    let judged = significance::judge(&evidence);
+    let claims = measured.into_iter().zip(judged);
     Proof {
         benchmark: "proof",
         settings: rounds.settings.clone(),
         git: rounds.versions().into_iter().collect(),
         rounds: rounds.rounds.len(),
-        claims: claims::all(rounds).iter().map(|claim| judge(claim, rounds)).collect(),
+        claims: claims
+            .map(|((claim, figures), judged)| judge(claim, figures, judged, tests, rounds))
+            .collect(),
         commands: rounds.commands.clone(),
     }
 }
 
-fn judge(claim: &Claim, rounds: &Rounds) -> Judged {
-    let figures: Vec<Figure> = claim.asks.iter().map(|ask| measure(ask, &rounds.rounds)).collect();
+/// What the measured figures say; none if there are none, or counts, which need no test.
+fn evidence(claim: &Claim, figures: &[Figure]) -> Option<Evidence> {
+    let of = |(ask, figure): (&Ask, &Figure)| match ask.kind {
+        Kind::Measured => Evidence::of(&figure.estimate.as_ref()?.values, ask.bound),
+        Kind::Counted => None,
+    };
+    Evidence::of_alternatives(&claim.asks.iter().zip(figures).map(of).collect::<Vec<_>>())
+}
+
+fn judge(
+    claim: Claim,
+    figures: Vec<Figure>,
+    (among_all, p): (Verdict, Option<f64>),
+    tests: usize,
+    rounds: &Rounds,
+) -> Judged {
     let are = |verdict| figures.iter().filter(|figure| figure.verdict == verdict).count();
-    let verdict = match () {
+    let alone = match () {
         () if are(Verdict::Met) > 0 => Verdict::Met,
         () if are(Verdict::Missed) == figures.len() => Verdict::Missed,
         () => Verdict::Open,
     };
-    let reason = (verdict == Verdict::Open).then(|| why_open(claim, &figures, rounds));
-    Judged { name: claim.name.clone(), others: claim.others, runs: claim.runs, figures, verdict, reason }
+    let is_counted = claim.asks.iter().all(|ask| ask.kind == Kind::Counted);
+    let verdict = match p {
+        _ if figures.iter().all(|figure| figure.estimate.is_none()) => Verdict::NotRun,
+        Some(_) => among_all,
+        None if is_counted => alone,
+        None => Verdict::Open,
+    };
+    let reason = match (verdict, p) {
+        (Verdict::Met | Verdict::Missed, _) => None,
+        (Verdict::Open, Some(_)) if alone != Verdict::Open => {
+            Some(format!("its interval decides alone, but not as one of {tests} promises"))
+        }
+        _ => Some(why_open(&claim, &figures, rounds)),
+    };
+    let Claim { name, others, source, runs, .. } = claim;
+    Judged { name, others, source, runs, figures, verdict, p, reason }
 }
 
 fn measure(ask: &Ask, rounds: &[Round]) -> Figure {
@@ -116,16 +166,16 @@ impl Proof {
     pub fn markdown(&self) -> String {
         let count = |verdict| self.claims.iter().filter(|claim| claim.verdict == verdict).count();
         let mut text = format!(
-            "{} met, {} missed, {} open, in {} rounds of {} ({}).\n\n",
+            "{} met, {} missed, {} open, {} not run, in {} rounds of {} ({}).\n\n",
             count(Verdict::Met),
             count(Verdict::Missed),
             count(Verdict::Open),
+            count(Verdict::NotRun),
             self.rounds,
             self.settings,
             self.git.join(", "),
         );
-        text +=
-            "| what | others | target | median | 90% interval | rounds | |\n|---|---|---|---|---|---|---|\n";
+        text += "| what | others | target | median | 90% interval | rounds | p | |\n|---|---|---|---|---|---|---|---|\n";
         for claim in &self.claims {
             let cells = |cell: &dyn Fn(&Figure) -> String| {
                 claim.figures.iter().map(cell).collect::<Vec<_>>().join(" or ")
@@ -139,13 +189,14 @@ impl Proof {
             };
             let _ = writeln!(
                 text,
-                "| {} | {} | {} | {} | {} | {} | **{}** |",
+                "| {} | {} | {} | {} | {} | {} | {} | **{}** |",
                 claim.name,
                 claim.others,
                 cells(&|figure| what(figure, figure.target.clone())),
                 cells(&|figure| estimate(figure, &|estimate| digits(estimate.median))),
                 cells(&|figure| estimate(figure, &interval)),
                 cells(&|figure| estimate(figure, &|estimate| estimate.values.len().to_string())),
+                claim.p.map_or_else(|| "-".to_owned(), digits),
                 claim.verdict,
             );
         }
@@ -154,16 +205,17 @@ impl Proof {
     }
 
     fn add_reasons(&self, text: &mut String) {
-        let mut open: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        let mut open: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
         for claim in &self.claims {
             if let Some(reason) = &claim.reason {
-                open.entry(reason).or_default().push(&claim.name);
+                let verdict = if claim.verdict == Verdict::NotRun { "NOT RUN" } else { "OPEN" };
+                open.entry((verdict, reason)).or_default().push(&claim.name);
             }
         }
-        for (number, (reason, names)) in open.into_iter().enumerate() {
+        for (number, ((verdict, reason), names)) in open.into_iter().enumerate() {
             let _ = writeln!(
                 text,
-                "{}- OPEN: {reason}: {}",
+                "{}- {verdict}: {reason}: {}",
                 if number == 0 { "\n" } else { "" },
                 names.join("; ")
             );

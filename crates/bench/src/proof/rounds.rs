@@ -10,10 +10,21 @@ use std::{
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-/// The runs of `bench/proof` in each round.
-pub const RUNS: [&str; 10] = [
+/// The format of `./evaluate`'s files that this program reads.
+const FORMAT: u64 = 1;
+/// Most bytes of a file that is read: reports are far below.
+const FILE_BYTES_MAX: u64 = 64 << 20;
+
+/// The runs of each round, those of `./evaluate` among them that `bench/proof` does not have.
+pub const RUNS: [&str; 18] = [
     "linkbench",
+    "full",
+    "volume",
+    "ablations",
+    "algorithms",
     "tpcc",
+    "clients",
+    "rate",
     "goals",
     "amplification-uniform",
     "amplification-zipf",
@@ -22,6 +33,8 @@ pub const RUNS: [&str; 10] = [
     "unlink",
     "peers",
     "mariadb",
+    "postgres",
+    "log-device",
 ];
 
 /// Reports by the names of runs.
@@ -61,7 +74,7 @@ impl Rounds {
     pub(super) fn read(directory: &Path) -> Result<Rounds> {
         let named = || directory.display().to_string();
         let settings = text_of(&directory.join("settings"))?.with_context(|| {
-            format!("{}: no settings, so nothing that bench/proof made", directory.display())
+            format!("{}: no settings, so nothing that ./evaluate or bench/proof made", directory.display())
         })?;
         let mut all = Rounds { settings, ..Rounds::default() };
         let mut numbers = BTreeSet::new();
@@ -82,8 +95,10 @@ impl Rounds {
             if let Some(error) = text_of(&file("error"))? {
                 self.errors.insert(run, error);
             }
-            if let Some(report) = report_of(&file("json"))? {
-                round.0.insert(run, report);
+            match report_of(&file("json"), run)? {
+                Some(Kept::Report(report)) => drop(round.0.insert(run, report)),
+                Some(Kept::Step(step)) => self.keep(run, step, &mut round),
+                None => {}
             }
             if let Some(command) = text_of(&file("command"))? {
                 self.commands.entry(run).or_insert(command);
@@ -91,6 +106,20 @@ impl Rounds {
         }
         self.rounds.push(round);
         Ok(())
+    }
+
+    /// What `./evaluate` kept of a step.
+    fn keep(&mut self, run: &'static str, mut step: Value, round: &mut Round) {
+        if let Some(command) = step["command"].as_str() {
+            self.commands.entry(run).or_insert_with(|| command.to_owned());
+        }
+        match step["status"].as_str() {
+            Some("done") => drop(round.0.insert(run, step["result"].take())),
+            _ => {
+                let reason = step["reason"].as_str().unwrap_or("no reason is given");
+                self.errors.insert(run, reason.to_owned());
+            }
+        }
     }
 
     /// The versions of the program in all reports. More than one, and figures of different programs are mixed.
@@ -107,6 +136,9 @@ impl Rounds {
 
 /// A file without the end of its last line; none when there is no such file.
 fn text_of(path: &Path) -> Result<Option<String>> {
+    if fs::metadata(path).is_ok_and(|metadata| metadata.len() > FILE_BYTES_MAX) {
+        bail!("{}: more than {FILE_BYTES_MAX} bytes: no report", path.display());
+    }
     match fs::read_to_string(path) {
         Ok(text) => Ok(Some(text.trim_end().to_owned())),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
@@ -114,11 +146,34 @@ fn text_of(path: &Path) -> Result<Option<String>> {
     }
 }
 
-fn report_of(path: &Path) -> Result<Option<Value>> {
+/// A file of a run.
+enum Kept {
+    /// The report alone, from `bench/proof`.
+    Report(Value),
+    /// The report with what `./evaluate` notes beside it, its status verified.
+    Step(Value),
+}
+
+fn report_of(path: &Path, run: &str) -> Result<Option<Kept>> {
     let Some(text) = text_of(path)? else { return Ok(None) };
     let report: Value = serde_json::from_str(&text).with_context(|| path.display().to_string())?;
     if !report.is_object() {
         bail!("{}: not a report", path.display());
     }
-    Ok(Some(report))
+    if report.get("evaluation").is_none() {
+        return Ok(Some(Kept::Report(report)));
+    }
+    let at = path.display();
+    if report["evaluation"] != FORMAT {
+        bail!("{at}: its format is {}, and this program reads {FORMAT}", report["evaluation"]);
+    }
+    if report["step"] != run {
+        bail!("{at}: it is of the step {}", report["step"]);
+    }
+    match report["status"].as_str() {
+        Some("done") if report["result"].is_object() => {}
+        Some("not run" | "failed") => {}
+        _ => bail!("{at}: neither done with a result, nor failed, nor not run"),
+    }
+    Ok(Some(Kept::Step(report)))
 }
