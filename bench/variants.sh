@@ -1,0 +1,33 @@
+# shellcheck shell=bash
+# The kinds of tables and switches that benchmarks of the engine compare, by name. Sourced by the scripts beside it.
+#
+#   plain, page, row           the kinds of tables
+#   page-ALGORITHM, page-none  page tables compressed by it, or by nothing
+#   *-doublewrite              every page is written twice
+#   row-papers                 that, and a single flusher: the baseline of the NVM Compression papers
+#   page-no-trim, page-no-packing, page-no-checksums, page-no-atomic, page-one-flusher: all but one
+#   NAME@N                     with N requesters
+#
+# variant_options NAME        sets the array `tables` to the options of `lacuna linkbench` and `lacuna tpcc`, or fails
+variant_options() {
+    local name=${1%@*} requesters=()
+    if [[ $1 == *@* ]]; then requesters=(--requesters "${1#*@}"); fi
+    case $name in
+        plain | page | row) tables=(--tables "$name") ;;
+        plain-doublewrite | page-doublewrite | row-doublewrite) tables=(--tables "${name%-*}" --doublewrite on) ;;
+        row-papers) tables=(--tables row --doublewrite on --flush-threads 1) ;;
+        page-no-trim) tables=(--tables page --trim off) ;;
+        page-no-packing) tables=(--tables page --packing off) ;;
+        page-no-checksums) tables=(--tables page --checksums off) ;;
+        page-no-atomic) tables=(--tables page --atomic-writes off) ;;
+        page-one-flusher) tables=(--tables page --flush-threads 1) ;;
+        page-none | page-lz4 | page-zstd | page-zlib | page-lzo | page-snappy | page-bzip2 | page-lzma)
+            tables=(--tables page --algorithm "${name#page-}")
+            ;;
+        *)
+            echo "$0: unknown variant $1: bench/variants.sh lists them" >&2
+            return 1
+            ;;
+    esac
+    tables+=("${requesters[@]}")
+}
