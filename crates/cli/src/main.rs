@@ -7,7 +7,7 @@
 //! layers: < files, grow, quota, scrub, table_info < live, phases, tables < info, sql < check, table
 //! layers: < compress, du, flash_model, format, iobench, key, linkbench, mariadb_demo, metrics, mount, postgres_demo, tpcc
 //! layers: < trimbench
-//! layers: < verdict
+//! layers: < report, verdict
 
 mod check;
 mod compress;
@@ -36,6 +36,7 @@ mod postgres_demo;
 mod printable;
 mod progress;
 mod quota;
+mod report;
 mod scrub;
 mod size;
 mod sql;
@@ -94,6 +95,7 @@ enum Command {
     TrimBench(Box<trimbench::Arguments>),
     FlashModel(flash_model::Arguments),
     Verdict(verdict::Arguments),
+    Report(report::Arguments),
     #[command(name = "mariadb-demo")]
     MariaDbDemo(mariadb_demo::Arguments),
     PostgresDemo(postgres_demo::Arguments),
@@ -161,6 +163,7 @@ fn run(command: Command) -> Result<()> {
         Command::TrimBench(arguments) => trimbench::run(&arguments),
         Command::FlashModel(arguments) => flash_model::run(&arguments),
         Command::Verdict(arguments) => verdict::run(&arguments),
+        Command::Report(arguments) => report::run(&arguments),
         Command::MariaDbDemo(arguments) => mariadb_demo::run(&arguments),
         Command::PostgresDemo(arguments) => postgres_demo::run(&arguments),
         Command::Mount(arguments) => mount::run(&arguments),

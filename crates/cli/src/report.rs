@@ -1,0 +1,42 @@
+//! The results of an evaluation as a page.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result};
+use clap::Args;
+use lacuna_report::Evaluation;
+
+/// Draw what ./evaluate measured as one page, beside the papers' figures
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// Directory that ./evaluate keeps its results in
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+    /// The page
+    #[arg(short, long, value_name = "FILE", default_value = "report.html")]
+    output: PathBuf,
+    /// Write all results and verdicts to this file, too
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write all numbers to this file, too
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    let evaluation = Evaluation::read(&arguments.directory)?;
+    if let Some(path) = &arguments.json {
+        write(path, &format!("{}\n", serde_json::to_string_pretty(&evaluation.json()?)?))?;
+    }
+    if let Some(path) = &arguments.csv {
+        write(path, &lacuna_report::csv(&evaluation))?;
+    }
+    write(&arguments.output, &lacuna_report::html(&evaluation))
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
+    fs::write(path, text).with_context(|| path.display().to_string())
+}

@@ -1,0 +1,246 @@
+//! The page.
+
+use std::fmt::Write;
+
+use lacuna_bench::{
+    LEVEL, Verdict,
+    proof::{Figure as Ask, Judged},
+};
+use serde_json::Value;
+
+use crate::{
+    evaluation::{Evaluation, Status},
+    figures,
+    html::{digits, escape},
+    svg,
+};
+
+const STYLE: &str = include_str!("style.css");
+
+/// The whole page. It loads nothing, and forbids that it does.
+pub fn html(evaluation: &Evaluation) -> String {
+    let mut text = format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
+         <title>Lacuna, evaluation</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n"
+    );
+    head(&mut text, evaluation);
+    figures_of(&mut text, evaluation);
+    claims(&mut text, evaluation);
+    machine(&mut text, evaluation);
+    steps(&mut text, evaluation);
+    raw(&mut text, evaluation);
+    text + "</body>\n</html>\n"
+}
+
+const VERDICTS: [Verdict; 4] = [Verdict::Met, Verdict::Missed, Verdict::Open, Verdict::NotRun];
+
+fn class(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Met => "met",
+        Verdict::Missed => "missed",
+        Verdict::Open => "open",
+        Verdict::NotRun => "not-run",
+    }
+}
+
+fn head(text: &mut String, evaluation: &Evaluation) {
+    let proof = &evaluation.proof;
+    let rounds = if proof.rounds == 1 { "one round".to_owned() } else { format!("{} rounds", proof.rounds) };
+    let _ = write!(
+        text,
+        "<header>\n<h1>Lacuna beside the papers</h1>\n<p>What NVM compression was said to bring in 2014 and 2015, measured \
+         again on this machine: {rounds}, <b>{}</b>; program {}.</p>\n",
+        escape(&evaluation.settings),
+        escape(&proof.git.join(", ")),
+    );
+    if evaluation.settings != "full" {
+        *text += "<p class=\"banner\">Short runs on small data: they show that everything works and roughly how it \
+                  compares. Verdicts for publication need <code>./evaluate --full</code> on a quiet machine.</p>\n";
+    }
+    if proof.git.len() > 1 {
+        *text += "<p class=\"banner\">Figures of several versions of the program are mixed.</p>\n";
+    }
+    *text += "<ul class=\"tally\">";
+    for verdict in VERDICTS {
+        let count = proof.claims.iter().filter(|claim| claim.verdict == verdict).count();
+        let _ = write!(text, "<li class=\"{}\"><b>{count}</b>{verdict}</li>", class(verdict));
+    }
+    *text += "</ul>\n<nav><a href=\"#figures\">Figures</a><a href=\"#claims\">Claims</a>\
+              <a href=\"#machine\">Machine</a><a href=\"#steps\">Steps</a><a href=\"#raw\">Raw results</a></nav>\n\
+              </header>\n";
+}
+
+fn figures_of(text: &mut String, evaluation: &Evaluation) {
+    *text += "<section id=\"figures\">\n<h2>Figures</h2>\n<p class=\"key\"><span class=\"k-printed\"></span>printed \
+              <span class=\"k-ours\"></span>ours, with its 90% interval. The dashed line is 1, or the size written. I: \
+              INFLOW 2014. N: NVMSA 2015. S: NVMFS slides 2015. O: Oracle 2015. M: MariaDB 2014.</p>\n\
+              <div class=\"figures\">\n";
+    for (number, figure) in figures::all(evaluation).iter().enumerate() {
+        let _ = writeln!(text, "<figure id=\"f{number}\"><h3>{}</h3>", escape(figure.title));
+        if !figure.source.is_empty() {
+            let _ = writeln!(text, "<p class=\"source\">{}</p>", escape(figure.source));
+        }
+        if figure.drawing.is_measured() {
+            *text += &figure.drawing.svg(&format!("f{number}"), figure.title);
+        } else {
+            let reasons: Vec<String> = figure.steps.iter().map(|step| why_not(evaluation, step)).collect();
+            let _ =
+                write!(text, "<p class=\"not-run\">Not measured here: {}.</p>", escape(&reasons.join("; ")));
+        }
+        let _ = writeln!(
+            text,
+            "\n<figcaption>{}</figcaption><details><summary>numbers</summary>{}</details></figure>",
+            escape(figure.words),
+            figure.drawing.table()
+        );
+    }
+    *text += "</div>\n</section>\n";
+}
+
+/// Why there is nothing of a step.
+fn why_not(evaluation: &Evaluation, name: &str) -> String {
+    let last = evaluation.steps.iter().rfind(|step| step.name == name);
+    let reason = last.and_then(|step| step.json["reason"].as_str());
+    match last.map(|step| step.status) {
+        None => format!("{name} was not asked for"),
+        Some(Status::Done) => format!("{name} has no such figure"),
+        Some(Status::NotRun) => format!("{name} was not run: {}", reason.unwrap_or("no reason is given")),
+        Some(Status::Failed) => format!("{name} failed: {}", reason.unwrap_or("no reason is given")),
+    }
+}
+
+fn claims(text: &mut String, evaluation: &Evaluation) {
+    let tests = evaluation.proof.claims.iter().filter(|claim| claim.p.is_some()).count();
+    let _ = write!(
+        text,
+        "<section id=\"claims\">\n<h2>Claims</h2>\n<p>Sides of a ratio take turns, and only figures of one round are divided \
+         by each other. The interval holds the geometric mean of the rounds' ratios with a confidence of 90%. Verdicts are \
+         of all {tests} tests together: by Holm's correction the chance that any of them is wrong is at most {:.0}%, and p \
+         is the corrected probability. Counts that depend on no clock are judged by the worst round.</p>\n\
+         <table class=\"cards\"><thead><tr><th>claim</th><th>printed, source</th><th>target</th><th>ours</th><th>p</th>\
+         <th>verdict</th><th>command</th></tr></thead><tbody>\n",
+        LEVEL * 100.0
+    );
+    for claim in &evaluation.proof.claims {
+        claim_row(text, evaluation, claim);
+    }
+    *text += "</tbody></table>\n</section>\n";
+}
+
+fn claim_row(text: &mut String, evaluation: &Evaluation, claim: &Judged) {
+    let each = |cell: &dyn Fn(&Ask) -> String| {
+        let cells = claim.figures.iter().map(|figure| match figure.what {
+            "" => cell(figure),
+            what => format!("{what} {}", cell(figure)),
+        });
+        cells.collect::<Vec<_>>().join(" or ")
+    };
+    let ours = each(&|figure| figure.estimate.as_ref().map_or_else(|| "-".to_owned(), svg::measured));
+    let printed = match (claim.others, claim.source) {
+        ("", "") => "-".to_owned(),
+        (others, "") => others.to_owned(),
+        (others, source) => format!("{others} ({source})"),
+    };
+    let cell = |label: &str, content: &str| format!("<td data-label=\"{label}\">{content}</td>");
+    let reason =
+        claim.reason.as_deref().map(|reason| format!("<br><span class=\"muted\">{}</span>", escape(reason)));
+    let verdict = format!(
+        "<span><span class=\"verdict {}\">{}</span>{}</span>",
+        class(claim.verdict),
+        claim.verdict,
+        reason.unwrap_or_default()
+    );
+    let commands = claim.runs.iter().map(|run| match evaluation.proof.commands.get(run) {
+        Some(command) => {
+            format!("<details><summary>{run}</summary><code>{}</code></details>", escape(command))
+        }
+        None => escape(run),
+    });
+    let _ = writeln!(
+        text,
+        "<tr>{}{}{}{}{}{}{}</tr>",
+        cell("claim", &escape(&claim.name)),
+        cell("printed", &escape(&printed)),
+        cell("target", &escape(&each(&|figure| figure.target.clone()))),
+        cell("ours", &escape(&ours)),
+        cell("p", &claim.p.map_or_else(|| "-".to_owned(), digits)),
+        cell("verdict", &verdict),
+        cell("command", &format!("<span>{}</span>", commands.collect::<String>())),
+    );
+}
+
+fn machine(text: &mut String, evaluation: &Evaluation) {
+    *text += "<section id=\"machine\">\n<h2>Machine and versions</h2>\n";
+    for what in ["machine", "versions"] {
+        let noted = evaluation.noted(what);
+        if noted.len() > 1 {
+            let _ = writeln!(text, "<p class=\"banner\">The steps differ in {what}: all are shown.</p>");
+        }
+        for value in noted.values() {
+            *text += "<div class=\"wide\"><table>";
+            leaves(value, "", &mut |name, leaf| {
+                let _ = write!(text, "<tr><th>{}</th><td>{}</td></tr>", escape(name), escape(leaf));
+            });
+            *text += "</table></div>\n";
+        }
+    }
+    *text += "</section>\n";
+}
+
+/// What a value says, by names that lead to it.
+fn leaves(value: &Value, name: &str, tell: &mut impl FnMut(&str, &str)) {
+    match value {
+        Value::Object(members) => {
+            for (member, value) in members {
+                let name = if name.is_empty() { member.clone() } else { format!("{name}, {member}") };
+                leaves(value, &name, tell);
+            }
+        }
+        Value::String(leaf) => tell(name, leaf),
+        Value::Null => tell(name, "unknown"),
+        other => tell(name, &other.to_string()),
+    }
+}
+
+fn steps(text: &mut String, evaluation: &Evaluation) {
+    *text += "<section id=\"steps\">\n<h2>Steps</h2>\n<table class=\"cards\"><thead><tr><th>step, round</th><th>result\
+              </th><th>date</th><th>seconds</th><th>command</th></tr></thead><tbody>\n";
+    for step in &evaluation.steps {
+        let said = |name: &str| step.json[name].as_str().unwrap_or("-");
+        let (class, result) = match step.status {
+            Status::Done => ("met", "done".to_owned()),
+            Status::NotRun => ("not-run", format!("not run: {}", said("reason"))),
+            Status::Failed => ("missed", format!("failed: {}", said("reason"))),
+        };
+        let _ = writeln!(
+            text,
+            "<tr><td data-label=\"step\">{}, {}</td><td data-label=\"result\"><span class=\"{class}\">{}</span></td>\
+             <td data-label=\"date\">{}</td><td data-label=\"seconds\">{}</td>\
+             <td data-label=\"command\"><code>{}</code></td></tr>",
+            step.name,
+            step.round,
+            escape(&result),
+            escape(said("date")),
+            step.json["seconds"].as_f64().map_or_else(|| "-".to_owned(), svg::plain),
+            escape(said("command")),
+        );
+    }
+    *text += "</tbody></table>\n</section>\n";
+}
+
+fn raw(text: &mut String, evaluation: &Evaluation) {
+    *text += "<section id=\"raw\">\n<h2>Raw results</h2>\n<p><code>lacuna report DIR --json FILE</code> and <code>--csv \
+              FILE</code> write all of them. The files of the steps follow.</p>\n";
+    for step in &evaluation.steps {
+        let _ = writeln!(
+            text,
+            "<details><summary>{}, round {}</summary><pre class=\"wide\"><code>{}</code></pre></details>",
+            step.name,
+            step.round,
+            escape(&serde_json::to_string_pretty(&step.json).unwrap_or_default())
+        );
+    }
+    *text += "</section>\n";
+}
