@@ -1,7 +1,8 @@
 # shellcheck shell=bash
 # The kinds of tables and switches that benchmarks of the engine compare, by name. Sourced by the scripts beside it.
 #
-#   plain, page, row           the kinds of tables
+#   plain, page, row, adaptive the kinds of tables
+#   row-lz4                    row tables by LZ4, as page tables are by default
 #   page-ALGORITHM, page-none  page tables compressed by it, or by nothing
 #   *-doublewrite              every page is written twice
 #   row-papers                 that, and a single flusher: the baseline of the NVM Compression papers
@@ -13,7 +14,8 @@ variant_options() {
     local name=${1%@*} requesters=()
     if [[ $1 == *@* ]]; then requesters=(--requesters "${1#*@}"); fi
     case $name in
-        plain | page | row) tables=(--tables "$name") ;;
+        plain | page | row | adaptive) tables=(--tables "$name") ;;
+        row-lz4) tables=(--tables row --row-algorithm lz4) ;;
         plain-doublewrite | page-doublewrite | row-doublewrite) tables=(--tables "${name%-*}" --doublewrite on) ;;
         row-papers) tables=(--tables row --doublewrite on --flush-threads 1) ;;
         page-no-trim) tables=(--tables page --trim off) ;;
