@@ -1,7 +1,7 @@
 //! Servers that speak SQL: connections to them, what they count, and the tables of a benchmark in them.
 //!
 //! What is the same for all servers is here, once: definitions of tables, sessions with their prepared statements, the
-//! counters of the system. What differs is a [`Dialect`](dialect::Dialect) and a [`Client`](client::Client) for each.
+//! counters of the system. What differs is a `dialect::Dialect` and a `client::Client` for each.
 //!
 //! layers: address, counters, definition, value < client < dialect < mysql, postgres < server
 
