@@ -5,9 +5,10 @@
 //!
 //! Nothing is ever removed because it is out of date, because of two invariants:
 //!
-//! 1. What a [`Key`] names never changes. A batch writes once. Where it writes sectors twice, the later chunk hides the
-//!    earlier one wherever both have data: a chunk of the same first sector and the same length hides all of it. The
-//!    numbers of batches are not given out twice while a store is open, and the cache ends with it.
+//! 1. What a `Key` names never changes. A batch writes once. Where it writes sectors twice, two chunks may have the same
+//!    first sector and stored length; then the later one hides all that the earlier one has stored, and zeros behind
+//!    that are not looked up. Encoded chunks are never written twice by a batch (`Op::Encoded`). The numbers of batches
+//!    are not given out twice while a store is open, and the cache ends with it.
 //! 2. Only what the map says is looked up. A chunk that was overwritten is not mapped any more, and its entry waits
 //!    unused until others push it out. One that collection has moved keeps its batch, and so its entry.
 
