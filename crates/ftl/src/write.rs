@@ -18,6 +18,7 @@ use crate::{
     mutant::{Rule, is_broken},
     paging::{Base, DIRTY_SHARE, PagedMap},
     ranges::merged,
+    read::ChunkCache,
     sync::{
         RwLockUpgradableReadGuard,
         atomic::{AtomicBool, Ordering},
@@ -37,6 +38,7 @@ pub(crate) struct Writer {
     checkpointer: Arc<Checkpointer>,
     /// See [`crate::Options::elide_zero_tails`].
     elides: bool,
+    cache: Option<Arc<ChunkCache>>,
     /// The superblock says durably that there may be encoded chunks.
     has_encodings: AtomicBool,
 }
@@ -47,10 +49,11 @@ impl Writer {
         maintenance: Arc<Maintenance>,
         checkpointer: Arc<Checkpointer>,
         elides: bool,
+        cache: Option<Arc<ChunkCache>>,
     ) -> Writer {
         let Base { volume, map, journal, pages } = base;
         let has_encodings = AtomicBool::new(false);
-        Writer { volume, map, journal, pages, maintenance, checkpointer, elides, has_encodings }
+        Writer { volume, map, journal, pages, maintenance, checkpointer, elides, cache, has_encodings }
     }
 
     /// See [`crate::Ftl::write_batch`].
@@ -143,6 +146,9 @@ impl Writer {
             }
         };
         self.journal.fill(&items, appended)?;
+        if let Some(cache) = self.cache.as_ref().filter(|_| stream == Stream::Data) {
+            cache.put_batch(seq, &items);
+        }
         self.pages.evict_excess();
         if is_due {
             self.maintenance.kick();

@@ -34,7 +34,8 @@ fn what_was_read_is_not_read_again() {
     for number in 0..32 {
         write(&ftl, number * PAGE_SECTORS, &page(number));
     }
-    ftl.flush().unwrap();
+    ftl.close().unwrap();
+    let ftl = open(&device, 1 << 20);
     let reads = || ftl.stats().device.reads;
     let read_all = || (0..32).for_each(|at| assert!(read(&ftl, at * PAGE_SECTORS, PAGE_SECTORS) == page(at)));
     read_all();
@@ -57,6 +58,45 @@ fn what_was_read_is_not_read_again() {
     let (hits, misses) = (ftl.stats().chunk_cache_hits, ftl.stats().chunk_cache_misses);
     read(&ftl, 0, 32 * PAGE_SECTORS);
     assert_eq!((ftl.stats().chunk_cache_hits, ftl.stats().chunk_cache_misses), (hits, misses));
+}
+
+/// Whoever keeps pages in memory of its own writes most of them when it needs their space, and reads them again soon.
+#[test]
+fn what_was_written_is_not_read() {
+    let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(16 << 20));
+    format(&device);
+    let ftl = open(&device, 1 << 20);
+    let pages = |fill: u8| (0..32).map(move |number| vec![fill + number; PAGE_SECTORS as usize * SECTOR]);
+    let batch = |fill: u8, stream| {
+        let pages: Vec<_> = pages(fill).collect();
+        let ops = pages.iter().enumerate();
+        let ops = ops.map(|(number, data)| Op::Write { lba: Lba(number as u64 * PAGE_SECTORS), data });
+        ftl.write_batch(&ops.collect::<Vec<_>>(), stream).unwrap();
+        ftl.flush().unwrap();
+    };
+    let reads_of_all = |fill: u8| {
+        let before = ftl.stats().device.reads;
+        for (number, page) in pages(fill).enumerate() {
+            assert!(read(&ftl, number as u64 * PAGE_SECTORS, PAGE_SECTORS) == page);
+        }
+        ftl.stats().device.reads - before
+    };
+    for fill in [1, 50, 100] {
+        batch(fill, Stream::Data);
+        assert_eq!(reads_of_all(fill), 0);
+    }
+    // A cut chunk is another chunk; of the one that was cut the rest is found.
+    ftl.write_batch(&[Op::Trim { lba: Lba(3), sectors: 2 }], Stream::Data).unwrap();
+    let before = ftl.stats().device.reads;
+    assert!(read(&ftl, 5, PAGE_SECTORS - 5) == vec![100; (PAGE_SECTORS as usize - 5) * SECTOR]);
+    assert_eq!(read(&ftl, 3, 2), vec![0; 2 * SECTOR]);
+    assert_eq!(ftl.stats().device.reads, before);
+    // A log is not read again, and neither is most of what is copied in large pieces.
+    batch(150, Stream::Log);
+    assert_eq!(reads_of_all(150), 32);
+    let before = ftl.stats().chunk_cache_bytes;
+    write(&ftl, 10_000, &vec![7; 600 << 10]);
+    assert_eq!(ftl.stats().chunk_cache_bytes, before);
 }
 
 #[test]

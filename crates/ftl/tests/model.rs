@@ -105,7 +105,8 @@ fn a_map_ten_times_its_memory_works() {
         let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(16 << 20));
         format(&device);
         let map_memory = Some([0, 4 << 10][seed as usize % 2]);
-        let options = Options { map_memory, background: seed % 4 < 2, ..Options::default() };
+        let chunk_cache = [0, 64 << 10][seed as usize / 2 % 2];
+        let options = Options { map_memory, chunk_cache, background: seed % 4 < 2, ..Options::default() };
         let reopen = || Ftl::open(device.clone(), options.clone()).unwrap();
         let mut ftl = reopen();
         let mut model = Model::new(24_000);

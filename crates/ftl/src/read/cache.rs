@@ -3,14 +3,18 @@
 //! Entries are what the device holds: encoded, encrypted, and verified anew each time they are used. A hit takes a
 //! decoding instead of a read of the device.
 //!
-//! Nothing is ever removed because it is out of date, because of two invariants:
+//! Chunks come from reads that missed, and from batches: whoever keeps pages in memory of its own writes most of them
+//! when it needs their space, and reads them again from here. What is kept is decided by address, so that a chunk that is
+//! overwritten often and read in between stays (of two policies the one that ranks versions found next to nothing under
+//! LinkBench, which overwrites most of what it reads).
 //!
-//! 1. What a `Key` names never changes. A batch writes once. Where it writes sectors twice, two chunks may have the same
-//!    first sector and stored length; then the later one hides all that the earlier one has stored, and zeros behind
-//!    that are not looked up. Encoded chunks are never written twice by a batch (`Op::Encoded`). The numbers of batches
-//!    are not given out twice while a store is open, and the cache ends with it.
-//! 2. Only what the map says is looked up. A chunk that was overwritten is not mapped any more, and its entry waits
-//!    unused until others push it out. One that collection has moved keeps its batch, and so its entry.
+//! No entry is used that is out of date, because of two invariants:
+//!
+//! 1. A version names bytes that never change. A batch writes once. Where it writes a sector twice, the chunks of it
+//!    differ in their checksums. The numbers of batches are not given out twice while a store is open, and the cache ends
+//!    with it.
+//! 2. An entry counts only if its version is that of the map. Readers and writers put chunks in any order; the older one
+//!    of two may stay, and is a miss. A chunk that collection has moved keeps its batch, and so its entry.
 
 use std::sync::{
     Arc,
@@ -18,11 +22,13 @@ use std::sync::{
 };
 
 use lacuna_codec::Algorithm;
-use quick_cache::{Weighter, sync::Cache};
+use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter, sync::Cache, sync::DefaultLifecycle};
 
 use crate::{
-    addr::{CHUNK_BYTES, Seq},
-    format::Extent,
+    Seq,
+    addr::{CHUNK_BYTES, PhysAddr, SegNo},
+    format::{EntryKind, Extent},
+    log::Item,
     mutant::{Rule, is_broken},
 };
 
@@ -30,15 +36,23 @@ use crate::{
 /// chunks that they do not ask for again.
 pub(super) const READ_BYTES_MAX: usize = 64 << 10;
 
+/// The same for batches: those of a database's pages are shorter, those of a file that is copied longer.
+const BATCH_BYTES_MAX: u64 = 512 << 10;
+
 /// About what an entry takes in memory beside its chunk, in bytes.
 const ENTRY_BYTES: u64 = 128;
 
-/// A chunk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// What a chunk is called in the map, whichever part of it an extent is.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Key {
-    birth: Seq,
     /// The first sector of the whole chunk.
     start: u64,
+    version: Version,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Version {
+    birth: Seq,
     stored: u16,
     crc: u32,
     encoding: Algorithm,
@@ -49,18 +63,10 @@ impl Key {
     /// The chunk of which `extent`, at `lba`, is a part.
     pub(super) fn of(lba: u64, extent: &Extent) -> Key {
         let Extent { birth, stored, crc, encoding, chunk_sectors, skip, .. } = *extent;
-        let start = lba - u64::from(skip);
-        if is_broken(Rule::CachedByBatch) {
-            return Key {
-                birth: Seq(0),
-                start,
-                stored: 0,
-                crc: 0,
-                encoding: Algorithm::None,
-                chunk_sectors: 0,
-            };
+        Key {
+            start: lba - u64::from(skip),
+            version: Version { birth, stored, crc, encoding, chunk_sectors },
         }
-        Key { birth, start, stored, crc, encoding, chunk_sectors }
     }
 }
 
@@ -74,7 +80,8 @@ pub(crate) struct CacheUse {
 
 /// Stored chunks, of a bounded number of bytes.
 pub(crate) struct ChunkCache {
-    chunks: Cache<Key, Arc<[u8]>, Weight>,
+    /// By their first sectors.
+    chunks: Cache<u64, (Version, Arc<[u8]>), Weight>,
     hits: AtomicU64,
     misses: AtomicU64,
 }
@@ -82,8 +89,8 @@ pub(crate) struct ChunkCache {
 #[derive(Clone)]
 struct Weight;
 
-impl Weighter<Key, Arc<[u8]>> for Weight {
-    fn weight(&self, _: &Key, chunk: &Arc<[u8]>) -> u64 {
+impl Weighter<u64, (Version, Arc<[u8]>)> for Weight {
+    fn weight(&self, _: &u64, (_, chunk): &(Version, Arc<[u8]>)) -> u64 {
         chunk.len() as u64 + ENTRY_BYTES
     }
 }
@@ -91,25 +98,44 @@ impl Weighter<Key, Arc<[u8]>> for Weight {
 impl ChunkCache {
     /// An empty cache of at most `bytes_max`; none for 0.
     pub(crate) fn new(bytes_max: u64) -> Option<ChunkCache> {
-        let items = usize::try_from(bytes_max / (CHUNK_BYTES as u64 / 2)).unwrap_or(usize::MAX);
-        (bytes_max > 0).then(|| ChunkCache {
-            // It takes its tables at once, for so many entries.
-            chunks: Cache::with_weighter(items.min(1 << 20), bytes_max, Weight),
-            hits: AtomicU64::new(0),
-            misses: AtomicU64::new(0),
-        })
+        if bytes_max == 0 {
+            return None;
+        }
+        // It takes its tables at once, for so many entries.
+        let items = usize::try_from(bytes_max / (CHUNK_BYTES as u64 / 4)).unwrap_or(usize::MAX);
+        let options = OptionsBuilder::new()
+            .estimated_items_capacity(items.min(1 << 20))
+            .weight_capacity(bytes_max)
+            .build()
+            .expect("both sizes are given");
+        let chunks =
+            Cache::with_options(options, Weight, DefaultHashBuilder::default(), DefaultLifecycle::default());
+        Some(ChunkCache { chunks, hits: AtomicU64::new(0), misses: AtomicU64::new(0) })
     }
 
     pub(super) fn get(&self, key: &Key) -> Option<Arc<[u8]>> {
-        let found = self.chunks.get(key);
+        let is_current = |version| version == key.version || is_broken(Rule::CachedByBatch);
+        let found = self.chunks.get(&key.start).filter(|(version, _)| is_current(*version));
         let counter = if found.is_some() { &self.hits } else { &self.misses };
         counter.fetch_add(1, Ordering::Relaxed);
-        found
+        found.map(|(_, chunk)| chunk)
     }
 
     /// Keeps a chunk that was verified.
     pub(super) fn put(&self, key: Key, chunk: &[u8]) {
-        self.chunks.insert(key, chunk.into());
+        self.chunks.insert(key.start, (key.version, chunk.into()));
+    }
+
+    /// Keeps the chunks of the batch `seq`.
+    pub(crate) fn put_batch(&self, seq: Seq, items: &[Item<'_>]) {
+        let bytes: u64 = items.iter().map(|item| item.payload.len() as u64).sum();
+        if bytes > BATCH_BYTES_MAX {
+            return;
+        }
+        for item in items.iter().filter(|item| item.kind == EntryKind::Write) {
+            let nowhere = PhysAddr { segment: SegNo(0), grain: 0 };
+            self.put(Key::of(item.lba.0, &item.entry(nowhere).extent(seq)), item.payload);
+        }
     }
 
     pub(crate) fn counters(&self) -> CacheUse {

@@ -41,18 +41,18 @@ pub(crate) struct Reader {
     pub(super) map: Arc<SharedMap>,
     pub(super) journal: Arc<Journal>,
     pub(super) pages: Arc<PagedMap>,
-    cache: Option<ChunkCache>,
+    cache: Option<Arc<ChunkCache>>,
 }
 
 impl Reader {
-    pub(crate) fn new(base: Base, cache: Option<ChunkCache>) -> Reader {
+    pub(crate) fn new(base: Base, cache: Option<Arc<ChunkCache>>) -> Reader {
         let Base { volume, map, journal, pages } = base;
         Reader { volume, map, journal, pages, cache }
     }
 
     /// Counters of the cache of stored chunks, all 0 without one.
     pub(crate) fn cache_use(&self) -> CacheUse {
-        self.cache.as_ref().map(ChunkCache::counters).unwrap_or_default()
+        self.cache.as_ref().map(|cache| cache.counters()).unwrap_or_default()
     }
 
     pub(crate) fn map(&self) -> &SharedMap {

@@ -39,7 +39,8 @@ impl Store {
         let recovery::Opened { volume, superblock, log, map, lost_headers, ring } =
             recovery::open(device, options, losses)?;
         let base = Base::new(volume, map, log, options.map_memory);
-        let reader = Arc::new(Reader::new(base.clone(), ChunkCache::new(options.chunk_cache)));
+        let cache = ChunkCache::new(options.chunk_cache).map(Arc::new);
+        let reader = Arc::new(Reader::new(base.clone(), cache.clone()));
         let reuse = Arc::new(Reuse::new(base.clone(), options.discard, lost_headers));
         let checkpointer = Arc::new(Checkpointer::new(base.clone(), reuse.clone(), superblock));
         let collector =
@@ -51,8 +52,13 @@ impl Store {
             collector.clone(),
             options.background,
         ));
-        let writer =
-            Writer::new(base.clone(), maintenance.clone(), checkpointer.clone(), options.elide_zero_tails);
+        let writer = Writer::new(
+            base.clone(),
+            maintenance.clone(),
+            checkpointer.clone(),
+            options.elide_zero_tails,
+            cache,
+        );
         let verifier = Verifier::new(base.clone(), reader.clone(), reuse.clone(), checkpointer.clone());
         Ok(Store {
             base,

@@ -59,6 +59,7 @@ pub(crate) struct Run {
     moves: bool,
     /// Memory for summaries of sealed segments: for none, some or all.
     summary_memory: u64,
+    chunk_cache: u64,
     footprint: Footprint,
     /// Whether writes are encoded: those of a third of the stores with batches of all sizes.
     encodes: bool,
@@ -107,6 +108,8 @@ impl Run {
             map_memory: [None, Some(0), Some(6 << 10)][(seed / 3 % 3) as usize],
             moves: seed % 4 == 1,
             summary_memory: [0, 1 << 10, 8 << 20][(seed / 9 % 3) as usize],
+            // All that there is, or nothing: what a small one forgets is not the same on each machine.
+            chunk_cache: [0, 32 << 20][(seed / 4 % 2) as usize],
             footprint: Footprint::Live { percent: [133, 200][(seed / 2 % 2) as usize], plus_bytes: 0 },
             encodes: load == Load::Mixed && (seed / 2).is_multiple_of(3),
             key,
@@ -136,6 +139,7 @@ impl Run {
             map_memory: self.map_memory,
             moves: self.moves,
             summary_memory: self.summary_memory,
+            chunk_cache: self.chunk_cache,
             footprint: self.footprint,
             encodes: self.encodes,
             key: self.key.clone(),
@@ -148,13 +152,13 @@ impl Run {
 
     fn open_with(&self, log_device: LogDeviceUse) -> Result<Ftl, Error> {
         let discard = self.load != Load::Uniform;
-        let Run { map_memory, summary_memory, .. } = *self;
+        let Run { map_memory, summary_memory, chunk_cache, .. } = *self;
         let key = self.key.clone();
         // The fewer segments, the fewer classes of lifetime.
         let is_limited = self.device.is_sparse() && self.load != Load::Grouped;
         let footprint = if is_limited { self.footprint } else { Footprint::Whole };
         let log_options = Options { key, log_device, ..Options::default() };
-        let options = Options { discard, map_memory, summary_memory, footprint, ..log_options };
+        let options = Options { discard, map_memory, summary_memory, chunk_cache, footprint, ..log_options };
         let ftl = Ftl::open(self.device.clone() as Arc<dyn BlockDevice>, options);
         self.device.enter(Phase::Work);
         ftl

@@ -60,6 +60,11 @@ fn store(options: Options) -> (Arc<SimDevice>, Arc<ScheduledDevice>, Ftl) {
     (medium, device, ftl)
 }
 
+/// Large enough for all chunks: what another one forgets depends on the machine.
+fn with_or_without_chunk_cache() -> Options {
+    Options { chunk_cache: if dice().chance(50) { 1 << 20 } else { 0 }, ..Options::default() }
+}
+
 fn reopen(medium: Arc<SimDevice>) -> Ftl {
     let ftl = Ftl::open(medium, Options::default()).unwrap();
     let report = ftl.check(CheckDepth::Payload).unwrap();
@@ -191,7 +196,7 @@ fn pieces_on_their_way_read_as_what_was_written() {
     const LEN: usize = 20 << 10;
     const WRITES: u64 = 5;
     explore(15, || {
-        let (_, device, ftl) = store(Options::default());
+        let (_, device, ftl) = store(with_or_without_chunk_cache());
         let ftl = Arc::new(ftl);
         let mut threads = Vec::new();
         for (thread, stream) in [(0, Stream::Data), (1, Stream::Log)] {
@@ -235,7 +240,7 @@ fn readers_keep_their_segments() {
         Lba(number * 32)
     }
     explore(15, || {
-        let (_, _, ftl) = store(Options::default());
+        let (_, _, ftl) = store(with_or_without_chunk_cache());
         // Fills a segment, and opens the next.
         (0..=PAGES).for_each(|number| write(&ftl, page(number), 1, LEN).unwrap());
         ftl.flush().unwrap();
