@@ -51,7 +51,7 @@ sizes_of() {
             mariadb=(--ids 1000000 --pool 256M --size 12G --seconds 60 --warmup 10)
             postgres=(--scale 100 --buffers 384MB --seconds 60 --size 12G)
             log_device=(--rows 8000 --ids 100000 --seconds 15)
-            SECONDS_OF=([linkbench]=620 [full]=1100 [volume]=480 [ablations]=1100 [algorithms]=520 [tpcc]=360
+            SECONDS_OF=([linkbench]=620 [full]=1100 [volume]=800 [ablations]=1100 [algorithms]=520 [tpcc]=360
                 [clients]=2400 [rate]=200 [goals]=240 [amplification-uniform]=120 [amplification-zipf]=120 [mount]=120
                 [trim]=360 [unlink]=120 [peers]=1200 [mariadb]=840 [postgres]=420 [log-device]=240)
             ONCE+=' algorithms clients'
@@ -70,7 +70,7 @@ sizes_of() {
             goals=(--seconds 2) goals_size=1G
             amplification_mib=1024 mount=(200000 4 64)
             trim=(--file 64M --trims 1K,4K,12K) trim_size=2G unlink=(--holes 100000) unlink_size=2G
-            SECONDS_OF=([linkbench]=90 [full]=110 [volume]=60 [ablations]=150 [algorithms]=90 [tpcc]=60 [clients]=120
+            SECONDS_OF=([linkbench]=90 [full]=110 [volume]=100 [ablations]=150 [algorithms]=90 [tpcc]=60 [clients]=120
                 [rate]=30 [goals]=40 [amplification-uniform]=30 [amplification-zipf]=30 [mount]=5 [trim]=40 [unlink]=15)
             ONCE+=' algorithms clients'
             ;;
@@ -87,7 +87,7 @@ sizes_of() {
             goals=(--seconds 1) goals_size=512M
             amplification_mib=512 mount=(2000 1 8)
             trim=(--file 2M --trims 1K,4K,12K) trim_size=512M unlink=(--holes 500) unlink_size=512M
-            SECONDS_OF=([linkbench]=60 [full]=40 [volume]=20 [ablations]=90 [algorithms]=40 [tpcc]=20 [clients]=30
+            SECONDS_OF=([linkbench]=60 [full]=40 [volume]=35 [ablations]=90 [algorithms]=40 [tpcc]=20 [clients]=30
                 [rate]=15 [goals]=30 [amplification-uniform]=10 [amplification-zipf]=10 [mount]=5 [trim]=15 [unlink]=10)
             ONCE+=' algorithms clients'
             ;;
@@ -148,7 +148,7 @@ step_clients() {
     engine tpcc "$variants" "$linkbench_size" "${tpcc[@]}" "${requests[@]}"
 }
 step_volume() {
-    run bench/engine-compare linkbench --variants "$(turned plain,page,row)" --size "$linkbench_size" --dir "$work" \
+    run bench/engine-compare linkbench --variants "$(turned plain,page,page-cached,row,row-cached)" --size "$linkbench_size" --dir "$work" \
         --iops 3000 --bytes 125000000 --json "$report" -- "${linkbench[@]}" "${degrees[@]}" "${volume_requests[@]}" \
         --seed "$round"
 }

@@ -5,6 +5,7 @@
 #   row-lz4                    row tables by LZ4, as page tables are by default
 #   page-ALGORITHM, page-none  page tables compressed by it, or by nothing
 #   *-doublewrite              every page is written twice
+#   *-cached                   two thirds of the pool's memory hold pages as they are stored
 #   row-papers                 that, and a single flusher: the baseline of the NVM Compression papers
 #   page-no-trim, page-no-packing, page-no-checksums, page-no-atomic, page-one-flusher: all but one
 #   NAME@N                     with N requesters
@@ -17,6 +18,7 @@ variant_options() {
         plain | page | row | adaptive) tables=(--tables "$name") ;;
         row-lz4) tables=(--tables row --row-algorithm lz4) ;;
         plain-doublewrite | page-doublewrite | row-doublewrite) tables=(--tables "${name%-*}" --doublewrite on) ;;
+        plain-cached | page-cached | row-cached) tables=(--tables "${name%-*}" --chunk-cache 67%) ;;
         row-papers) tables=(--tables row --doublewrite on --flush-threads 1) ;;
         page-no-trim) tables=(--tables page --trim off) ;;
         page-no-packing) tables=(--tables page --packing off) ;;

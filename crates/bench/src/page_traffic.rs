@@ -12,6 +12,8 @@ use crate::side_by_side::SideBySide;
 pub struct PageTraffic {
     /// Pages that were looked up and had to be read.
     pub read: u64,
+    /// Bytes read from the device: fewer than those of the pages where the store had them in memory.
+    pub device_read_bytes: u64,
     /// Pages read ahead of scans.
     pub read_ahead: u64,
     /// Pages among them that were evicted unused.
@@ -44,9 +46,10 @@ pub struct PageTraffic {
 
 impl PageTraffic {
     pub(crate) fn of(store: &Store) -> lacuna_engine::Result<PageTraffic> {
-        let StoreStats { pool, flush, log, .. } = store.stats()?;
+        let StoreStats { pool, flush, log, vfs, .. } = store.stats()?;
         Ok(PageTraffic {
             read: pool.misses,
+            device_read_bytes: vfs.device_read_bytes,
             read_ahead: pool.read_ahead,
             read_ahead_unused: pool.read_ahead_unused,
             written: flush.pages,
@@ -71,6 +74,7 @@ impl Sub for PageTraffic {
     fn sub(self, before: PageTraffic) -> PageTraffic {
         PageTraffic {
             read: self.read - before.read,
+            device_read_bytes: self.device_read_bytes - before.device_read_bytes,
             read_ahead: self.read_ahead - before.read_ahead,
             read_ahead_unused: self.read_ahead_unused - before.read_ahead_unused,
             written: self.written - before.written,
@@ -104,6 +108,7 @@ pub(crate) fn add_rows<R>(
         table.row(name, 1, per_thousand);
     };
     row("pages read per 1,000", |pages| pages.read);
+    row("  KB from the device", |pages| pages.device_read_bytes / 1000);
     row("  read ahead of scans", |pages| pages.read_ahead);
     row("pages written per 1,000", |pages| pages.written);
     row("  for space in the pool", |pages| pages.written_for_eviction);

@@ -30,6 +30,37 @@ use crate::{
 /// Size of a log device that is made.
 const WAL_DEVICE_BYTES: u64 = 1 << 30;
 
+/// Memory for chunks as they are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum CacheSize {
+    Beside(Size),
+    /// Percent of the pool's memory, which pages then do not have.
+    Within(u64),
+}
+
+impl CacheSize {
+    /// Bytes for pages and bytes for chunks, with `pool` for the pages.
+    fn beside(self, Size(pool): Size) -> (u64, u64) {
+        match self {
+            CacheSize::Beside(Size(chunks)) => (pool, chunks),
+            CacheSize::Within(percent) => {
+                let chunks = (u128::from(pool) * u128::from(percent) / 100) as u64; // less than the pool's
+                (pool - chunks, chunks)
+            }
+        }
+    }
+}
+
+impl FromStr for CacheSize {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<CacheSize, &'static str> {
+        let Some(percent) = text.strip_suffix('%') else { return text.parse().map(CacheSize::Beside) };
+        let percent = percent.parse().ok().filter(|percent| *percent < 100);
+        percent.map(CacheSize::Within).ok_or("a share of the pool's memory is 0% to 99%")
+    }
+}
+
 /// Place and tables.
 #[derive(Args)]
 pub(crate) struct EngineOptions {
@@ -99,10 +130,10 @@ pub(crate) struct EngineOptions {
     /// Memory for the map of a store file or device; all of it is kept by default
     #[arg(long, value_name = "SIZE")]
     map_memory: Option<Size>,
-    /// Memory for pages as a store file or device holds them, beside the pool: where pages are compressed, the same
-    /// memory holds more of them; none by default
-    #[arg(long, value_name = "SIZE")]
-    chunk_cache: Option<Size>,
+    /// Memory for pages as a store file or device holds them, beside the pool, or so many percent of the pool's: where
+    /// pages are compressed, the same memory holds more of them; none by default
+    #[arg(long, value_name = "SIZE|PERCENT%", default_value = "0%")]
+    chunk_cache: CacheSize,
     /// How much of the store to make use of: whole, percent of what is live, or auto, which is all of a disk and
     /// 200 percent of a file
     #[arg(long, default_value_t = Footprint::Auto)]
@@ -275,14 +306,14 @@ impl EngineOptions {
     fn vfs_options(&self) -> VfsOptions {
         let mut options = log_device::vfs_options();
         options.options.ftl.map_memory = self.map_memory.map(|size| size.0);
-        options.options.ftl.chunk_cache = self.chunk_cache.map_or(0, |size| size.0);
+        options.options.ftl.chunk_cache = self.chunk_cache.beside(self.pool).1;
         options.options.ftl.footprint = self.footprint;
         options.options.ftl.elide_zero_tails = self.elide_zero_tails.0;
         options
     }
 
     pub(crate) fn store_options(&self) -> StoreOptions {
-        let pool_bytes = usize::try_from(self.pool.0).unwrap_or(usize::MAX);
+        let pool_bytes = usize::try_from(self.chunk_cache.beside(self.pool).0).unwrap_or(usize::MAX);
         let flush_threads = self.flush_threads.map(|threads| threads as usize);
         let defaults = StoreOptions::default();
         let flush_threads = flush_threads.unwrap_or(defaults.flush_threads);
@@ -321,9 +352,9 @@ impl EngineOptions {
             "checksums": self.checksums.0,
             "encrypted": self.encrypt_tables,
             "page_bytes": TableOptions::default().page_bytes,
-            "pool_bytes": self.pool.0,
+            "pool_bytes": self.chunk_cache.beside(self.pool).0,
             "map_memory_bytes": self.map_memory.map(|size| size.0),
-            "chunk_cache_bytes": self.chunk_cache.map(|size| size.0),
+            "chunk_cache_bytes": self.chunk_cache.beside(self.pool).1,
             "footprint": self.footprint.to_string(),
             "log_bytes": options.log_bytes,
             "wal_device": self.wal_device.as_ref().map(|path| path.display().to_string()),
@@ -404,5 +435,26 @@ impl Target {
                 Ok(vfs.sync()?)
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chunk_cache_lies_beside_the_pool_or_takes_a_share_of_it() {
+        let pool = Size(96 << 20);
+        for (text, bytes) in [
+            ("64M", Ok((96 << 20, 64 << 20))),
+            ("0%", Ok((96 << 20, 0))),
+            ("25%", Ok((72 << 20, 24 << 20))),
+            ("100%", Err("a share of the pool's memory is 0% to 99%")),
+            ("%", Err("a share of the pool's memory is 0% to 99%")),
+            ("-1%", Err("a share of the pool's memory is 0% to 99%")),
+        ] {
+            assert_eq!(text.parse().map(|size: CacheSize| size.beside(pool)), bytes, "{text}");
+        }
+        assert!("64X".parse::<CacheSize>().is_err());
     }
 }

@@ -97,7 +97,7 @@ fn row_compressed_tables_run_and_are_counted() {
         let table = succeed(
             &scratch,
             &format!(
-                "linkbench --store {storage} --size 512M --chunk-cache 1M --tables plain,row --row-algorithm {algorithm} \
+                "linkbench --store {storage} --size 512M --chunk-cache 25% --tables plain,row --row-algorithm {algorithm} \
                  {SMALL} --json out.json"
             ),
         );

@@ -127,12 +127,14 @@ fn linkbench(evaluation: &Evaluation) -> Vec<Figure> {
             source: "",
             steps: &["linkbench", "full", "volume"],
             words: "Ratios of requests per second. Full: 75% of the device is live, and the log has wrapped. Volume: reads and \
-                    writes are limited to 3,000 a second and 125 MB/s each, as clouds sell it.",
+                    writes are limited to 3,000 a second and 125 MB/s each, as clouds sell it; with a chunk cache two \
+                    thirds of the pool's memory hold pages as they are stored.",
             drawing: Drawing::Bars {
                 rows: vec![
                     row("processor-bound", None, rate("page", "plain")),
                     row("full device", None, of("full", "page", "plain", RATE)),
                     row("volume", None, of("volume", "page", "plain", RATE)),
+                    row("volume, chunk cache", None, of("volume", "page-cached", "plain", RATE)),
                 ],
                 reference: Some(1.0),
             },

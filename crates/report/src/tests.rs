@@ -69,7 +69,12 @@ fn claims_have_their_verdicts() {
     assert_eq!(verdict("LinkBench, page : row"), Verdict::Met);
     assert_eq!(verdict("LinkBench, page : plain"), Verdict::Missed);
     assert_eq!(verdict("room, page : row (zlib, 8K)"), Verdict::Met);
-    assert_eq!(verdict("LinkBench on a volume of 3,000 IOPS and 125 MB/s, page : plain"), Verdict::NotRun);
+    assert_eq!(
+        verdict(
+            "LinkBench on a volume of 3,000 IOPS and 125 MB/s, page with chunk cache : plain, equal memory"
+        ),
+        Verdict::NotRun
+    );
     assert_eq!(verdict("TPC-C style, page : row"), Verdict::NotRun);
     assert_eq!(evaluation.steps.iter().filter(|step| step.status == Status::Done).count(), 6);
 
@@ -89,7 +94,8 @@ fn claims_have_their_verdicts() {
     ] {
         assert!(plain.contains(expected), "{expected}: {plain}");
     }
-    let volume = row("LinkBench on a volume of 3,000 IOPS and 125 MB/s, page : plain");
+    let volume =
+        row("LinkBench on a volume of 3,000 IOPS and 125 MB/s, page with chunk cache : plain, equal memory");
     assert!(
         volume.contains(">not run<") && volume.contains("volume: no control group limits devices here"),
         "{volume}"

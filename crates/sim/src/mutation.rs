@@ -3,14 +3,18 @@
 //!
 //! Each test runs in a process of its own, because a process breaks one rule at most. A rule counts as noticed only if
 //! an assertion of a test failed, or one of the library that names an invariant: the process ends with the exit code of
-//! the test harness, and a panic's place is in a file of tests, or its message begins with "invariant". A signal, a test that waits for ever, a panic of the library alone and a test that does not exist are
-//! reported as what they are.
+//! the test harness, and a panic's place is in a file of tests, or its message begins with "invariant". A signal, a test
+//! that waits for ever, a panic of the library alone and a test that does not exist are reported as what they are.
 
 use std::{
     collections::BTreeSet,
     env,
     io::Read,
     process::{Command, ExitStatus, Stdio},
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -125,17 +129,32 @@ pub fn assert_each_is_noticed(
     let only = env::var("LACUNA_RULES").ok();
     let is_asked_for = |rule: &str| only.as_ref().is_none_or(|only| only.split(',').any(|name| name == rule));
     let rules: Vec<_> = rules.iter().filter(|(rule, test)| here(test) && is_asked_for(rule)).collect();
-    for test in rules.iter().map(|(_, test)| *test).collect::<BTreeSet<_>>() {
+    let tests: Vec<_> = rules.iter().map(|(_, test)| *test).collect::<BTreeSet<_>>().into_iter().collect();
+    side_by_side(&tests, |test| {
         assert_eq!(run(test, None, variables), Outcome::Passed, "{test} with all rules kept");
-    }
-    let mut unnoticed = Vec::new();
-    for (rule, test) in rules {
-        match run(test, Some(rule), variables) {
-            Outcome::Asserted(said) => eprintln!("{rule}: noticed by {test}: {said}"),
-            outcome => unnoticed.push(format!("{rule} by {test}: {outcome:?}")),
-        }
-    }
+    });
+    let unnoticed = Mutex::new(Vec::new());
+    side_by_side(&rules, |(rule, test)| match run(test, Some(rule), variables) {
+        Outcome::Asserted(said) => eprintln!("{rule}: noticed by {test}: {said}"),
+        outcome => unnoticed.lock().unwrap().push(format!("{rule} by {test}: {outcome:?}")),
+    });
+    let unnoticed = unnoticed.into_inner().unwrap();
     assert!(unnoticed.is_empty(), "broken and not noticed:\n{}", unnoticed.join("\n"));
+}
+
+/// Calls `run` with each of `tasks`, as many at a time as there are processors.
+fn side_by_side<T: Sync>(tasks: &[T], run: impl Fn(&T) + Sync) {
+    let next = AtomicUsize::new(0);
+    let work = || {
+        while let Some(task) = tasks.get(next.fetch_add(1, Ordering::Relaxed)) {
+            run(task);
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, Into::into) {
+            scope.spawn(work);
+        }
+    });
 }
 
 #[cfg(test)]

@@ -63,10 +63,7 @@ impl Key {
     /// The chunk of which `extent`, at `lba`, is a part.
     pub(super) fn of(lba: u64, extent: &Extent) -> Key {
         let Extent { birth, stored, crc, encoding, chunk_sectors, skip, .. } = *extent;
-        Key {
-            start: lba - u64::from(skip),
-            version: Version { birth, stored, crc, encoding, chunk_sectors },
-        }
+        Key { start: lba - u64::from(skip), version: Version { birth, stored, crc, encoding, chunk_sectors } }
     }
 }
 

@@ -129,9 +129,9 @@ fn regimes() -> Vec<Claim> {
         .printed("up to 4", "I; N; S"),
         claim(
             VOLUME,
-            "LinkBench on a volume of 3,000 IOPS and 125 MB/s, page : plain",
+            "LinkBench on a volume of 3,000 IOPS and 125 MB/s, page with chunk cache : plain, equal memory",
             AtLeast(1.3),
-            ratio("volume", RATE, "page", "plain"),
+            ratio("volume", RATE, "page-cached", "plain"),
         ),
     ]
 }
