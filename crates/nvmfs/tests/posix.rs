@@ -317,6 +317,27 @@ fn fallocate_is_a_change() {
     assert_eq!(moves(900, 200, zero_range), 1100);
 }
 
+/// The kernel says itself when it changed a page that it writes back.
+#[test]
+fn times_stay_when_somebody_else_keeps_them() {
+    let vfs = new();
+    let fs = vfs.posix();
+    SECONDS.set(2000);
+    let a = file(&fs, "a");
+    let kept = WriteOptions { from_cache: true, keeps_times: true, ..PLAIN };
+    for (seconds, offset, size) in [(2001, 0, 700), (2002, 0, 700), (2003, 5000, 5700)] {
+        SECONDS.set(seconds);
+        fs.write(a, offset, &[1; 700], kept).unwrap();
+        let attr = fs.getattr(a).unwrap();
+        assert_eq!((attr.size, times(&attr)), (size, (2000, 2000, 2000)));
+    }
+    let said =
+        SetAttr { modified: Some(SetTime::At(at(1999))), changed: Some(at(2002)), ..SetAttr::default() };
+    fs.setattr(a, &said).unwrap();
+    fs.write(a, 9000, &[1; 700], kept).unwrap();
+    assert_eq!(times(&fs.getattr(a).unwrap()), (2000, 1999, 2002));
+}
+
 #[test]
 fn times_of_access_are_kept_as_asked_for() {
     for (access_times, nodiratime, expected) in [

@@ -36,9 +36,11 @@ pub struct WriteOptions {
     /// Take set-user-id and set-group-id away (`FUSE_WRITE_KILL_SUIDGID`), on behalf of this caller, who has no
     /// privilege to keep them.
     pub kill_privileges: Option<Caller>,
-    /// A mapped page is written back (`FUSE_WRITE_CACHE`), some time after it was changed: the file keeps privileges
-    /// that it got since. All other writes take capabilities (`security.capability`) away, as Linux does.
+    /// A page of the kernel's cache is written back (`FUSE_WRITE_CACHE`), some time after it was changed: the file keeps
+    /// privileges that it got since. All other writes take capabilities (`security.capability`) away, as Linux does.
     pub from_cache: bool,
+    /// The file's times stay as they are: the kernel knows when the page was changed, and says so itself.
+    pub keeps_times: bool,
 }
 
 impl WriteOptions {
@@ -47,7 +49,7 @@ impl WriteOptions {
     fn author(&self, node: &Node, privilege: Privilege) -> Result<Author> {
         let is_roots = self.from_cache && node.live(|inode| inode.owner().0 == 0)?;
         let privilege = if is_roots { Privilege::Root } else { privilege };
-        Ok(Author { kill_privileges: self.kill_privileges, privilege, ..Author::default() })
+        Ok(Author { kill_privileges: self.kill_privileges, privilege, keeps_times: self.keeps_times })
     }
 }
 

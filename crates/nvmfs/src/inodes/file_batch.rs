@@ -21,7 +21,7 @@ pub(crate) struct Author {
     /// Take set-user-id and set-group-id away, on behalf of this caller.
     pub(crate) kill_privileges: Option<Caller>,
     pub(crate) privilege: Privilege,
-    /// The data stays what it was, so its times stay too.
+    /// The times stay as they are: the data does too, or somebody else sets them.
     pub(crate) keeps_times: bool,
 }
 
@@ -150,7 +150,7 @@ impl Inodes {
 
     /// Keeps the inode of a file as it is while a batch writes, or lets the batch alone change it.
     fn hold<'a>(&self, target: &'a Target) -> Result<Held<'a>> {
-        let Target { node, end, by: Author { kill_privileges, .. } } = target;
+        let Target { node, end, by: Author { kill_privileges, keeps_times, .. } } = target;
         let stays = |inode: &Inode| {
             *end <= inode.size() && !kill_privileges.is_some_and(|caller| inode.has_privileges(caller))
         };
@@ -169,8 +169,10 @@ impl Inodes {
         if let Some(caller) = *kill_privileges {
             next.drop_privileges(caller);
         }
-        let now = (self.clock)();
-        next.set_times((next.times().0, now, now));
+        if !keeps_times {
+            let now = (self.clock)();
+            next.set_times((next.times().0, now, now));
+        }
         next.count_change();
         let bytes = next.seal();
         Ok(Held::Changing(Box::new(Changing { node, record, next, bytes, under_way })))

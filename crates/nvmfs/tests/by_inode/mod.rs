@@ -13,7 +13,7 @@ use lacuna_nvmfs::{
 pub(crate) const ROOT: Ino = Ino::ROOT;
 pub(crate) const NOBODY: Caller = Caller { uid: 65534, gid: 65534, umask: 0 };
 pub(crate) const PLAIN: WriteOptions =
-    WriteOptions { trim_to: None, kill_privileges: None, from_cache: false };
+    WriteOptions { trim_to: None, kill_privileges: None, from_cache: false, keeps_times: false };
 
 thread_local! {
     pub(crate) static SECONDS: Cell<i64> = const { Cell::new(1000) };

@@ -229,7 +229,7 @@ impl Driver {
             }
             Change::Write { path, offset, data, trim_to } => {
                 let kill_privileges = Some(Caller::default());
-                let options = WriteOptions { trim_to: *trim_to, kill_privileges, from_cache: false };
+                let options = WriteOptions { trim_to: *trim_to, kill_privileges, ..WriteOptions::default() };
                 let written = fs.write(self.walk(path)?, *offset, data, options)?;
                 assert_eq!(written, data.len());
             }
