@@ -33,7 +33,7 @@ posix_fadvise = 1
 copy_file_range = 3
 TOML
 config=${TMPDIR:-/tmp}/fsx-$$.toml
-for cache in --cache=none --cache=auto; do
+for cache in --cache=none --cache=auto --cache=writeback; do
     start 256M --threads 4 "$cache"
     for seed in "${seeds[@]}"; do
         for ((done = 0; done < operations; done += slice)); do

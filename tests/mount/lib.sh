@@ -2,6 +2,7 @@
 #
 # LACUNA   the program; built by cargo unless set
 # LACUNA_TRANSPORT   what carries the mounts: auto (by default), fuser or uring
+# LACUNA_CACHE   what the kernel keeps, where a script does not say so itself; as by default unless set
 # LACUNA_COMPRESS   how stores are made to compress, such as lz4; not unless set
 # WORK     where stores and mount points are made; a new directory in $TMPDIR unless set
 # SEED     of whatever is random; printed, so that a failure can be repeated
@@ -75,7 +76,8 @@ start() {
 }
 
 mount_store() {
-    "$LACUNA" mount --allow-other --transport "${LACUNA_TRANSPORT:-auto}" "${remount_with[@]}" "$store" "$mnt"
+    "$LACUNA" mount --allow-other --transport "${LACUNA_TRANSPORT:-auto}" ${LACUNA_CACHE:+"--cache=$LACUNA_CACHE"} \
+        "${remount_with[@]}" "$store" "$mnt"
 }
 
 umount_store() {

@@ -2,8 +2,8 @@
 # PostgreSQL on the mount: postgres, the daemon or both are killed under pgbench. Afterwards the balances of
 # pgbench agree, tables and indexes pass pg_amcheck, and every acknowledged commit is there.
 #
-# ROUNDS (1) times four kills. In three of four rounds the mount has no page cache: there a page's write is one request
-# and thus whole (torn.sh), and full_page_writes is off.
+# ROUNDS (1) times four kills. In two of four rounds the mount has no page cache: there a page's write is one request
+# and thus whole (torn.sh), and full_page_writes is off. In one the cache is written through, in one written back.
 . "$(dirname "$0")/lib.sh"
 need_fuse
 for bin in /usr/lib/postgresql/*/bin; do PATH=$bin:$PATH; done
@@ -116,11 +116,11 @@ for round in $(seq "$((rounds * 4))"); do
     cat "$WORK"/acks-* >>"$WORK/acks"
     rm "$WORK"/acks-*
     # For the next round.
-    if [ $(((round + 1) % 4)) = 0 ]; then
-        remount_with=(--threads 16) full_pages=on
-    else
-        remount_with=(--threads 16 --cache=none) full_pages=off
-    fi
+    case $(((round + 1) % 4)) in
+        0) remount_with=(--threads 16) full_pages=on ;;
+        2) remount_with=(--threads 16 --cache=writeback) full_pages=on ;;
+        *) remount_with=(--threads 16 --cache=none) full_pages=off ;;
+    esac
     mount_store
     start_postgres
     prove "$what"

@@ -14,8 +14,9 @@
 //!
 //! What is opened without `O_DIRECT` lives in the kernel's page cache, written through: written data has reached the
 //! store when `write` returns. With `O_DIRECT` one request of up to 1 MiB is one atomic batch, and parallel writes to
-//! one file go in parallel; the kernel keeps no pages then, except those that are mapped into memory. Without
-//! [`ServiceOptions::cache`] all files are open that way.
+//! one file go in parallel; the kernel keeps no pages then, except those that are mapped into memory. With
+//! [`PageCache::Off`] all files are open that way. With [`PageCache::WriteBack`] written data stays in the kernel until
+//! the file is synced or closed, or the kernel needs the memory.
 //!
 //! Names and attributes are cached for a day: a store has one owner, so nothing changes without the kernel's knowledge.
 
@@ -38,7 +39,7 @@ pub mod transport;
 pub use counters::{Counters, CountersSnapshot};
 pub use latencies::{Kind, LATENCY_BOUNDS_US, Latencies, LatencySnapshot};
 pub use open_files::Opening;
-pub use service::{Errno, Found, NamedAttr, Service, ServiceOptions, SetGroupId, WriteRequest};
+pub use service::{Errno, Found, NamedAttr, PageCache, Service, ServiceOptions, SetGroupId, WriteRequest};
 pub use transport::{
     MountOptions, Session, Transport, Unmounter, fuser::FuserTransport, uring::UringTransport,
 };

@@ -27,6 +27,14 @@ lacuna_mutants::breakable_rules! {
     AccessSeen = "access-seen",
     /// With `strictatime` nothing is cached.
     StrictIsDirect = "strict-is-direct",
+    /// Where the kernel writes back, it sets the times of files (service invariant 4).
+    KernelKeepsTimes = "kernel-keeps-times",
+    /// And data that only it has is no hole (service invariant 4).
+    UnwrittenIsNoHole = "unwritten-is-no-hole",
+    /// And writes are called atomic only where a file is open directly (service invariant 4).
+    AtomicIsDirect = "atomic-is-direct",
+    /// And it asks again soon how much space a file takes.
+    SpaceAskedAgain = "space-asked-again",
     /// Direct writes to one file do not wait for each other.
     ParallelDirectWrites = "parallel-direct-writes",
     /// An access control list that is set by somebody outside of the group takes set-group-id away.

@@ -13,6 +13,10 @@
 //!    is known.
 //! 3. The kernel forgets a removed inode after it has answered the removal. So a request that finds no space waits a
 //!    moment for recently removed inodes to be freed, then tries once more.
+//! 4. Where the kernel writes back, it alone knows how long files are, when they were changed, and where they have data
+//!    that is not written yet. So what it writes back leaves times alone, which it sets itself; nothing is told of
+//!    holes; and writes are called atomic only where a file is open directly, because only there a write of a program
+//!    is one request.
 //!
 //! **Locks.** Those of the open files and of the complaints. Neither is held across a call of the file system or
 //! together with the other.
@@ -81,14 +85,25 @@ impl From<Os> for Errno {
 
 type Result<T> = std::result::Result<T, Errno>;
 
+/// What the kernel keeps of files that are opened without `O_DIRECT`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PageCache {
+    /// Nothing: each read and write is a request, whoever makes it.
+    Off,
+    /// What was read and written; a write is a request before it returns.
+    WriteThrough,
+    /// What was read and written. The kernel writes it back when it likes to, at the latest when the file is synced or
+    /// closed, in requests that have nothing to do with the writes of programs (invariant 4).
+    WriteBack,
+}
+
 /// How to serve.
 #[derive(Clone, Copy, Debug)]
 pub struct ServiceOptions {
     /// `st_blksize` of every file in bytes.
     pub block_bytes: u32,
-    /// The kernel caches files that are opened without `O_DIRECT`, as it does for other file systems. Otherwise each
-    /// read and write is a request, whoever makes it.
-    pub cache: bool,
+    /// What the kernel keeps.
+    pub cache: PageCache,
     /// Infer trims behind InnoDB pages that shrank.
     pub infer_trim: bool,
     /// Make every change durable before it is answered.
@@ -97,7 +112,7 @@ pub struct ServiceOptions {
 
 impl Default for ServiceOptions {
     fn default() -> ServiceOptions {
-        ServiceOptions { block_bytes: 65536, cache: true, infer_trim: true, sync: false }
+        ServiceOptions { block_bytes: 65536, cache: PageCache::WriteThrough, infer_trim: true, sync: false }
     }
 }
 
@@ -200,6 +215,11 @@ impl Service {
     /// How it is served.
     pub fn options(&self) -> &ServiceOptions {
         &self.options
+    }
+
+    /// Whether the kernel writes back (invariant 4).
+    pub(crate) fn is_written_back(&self) -> bool {
+        self.options.cache == PageCache::WriteBack
     }
 
     /// The transport of the requests: a [`Transport`](crate::Transport)'s name, once it has mounted.
@@ -312,7 +332,8 @@ impl Service {
     pub fn opening(&self, number: u64, open_flags: i32) -> Opening {
         let Ok(ino) = Self::ino(number) else { return Opening::Direct };
         let is_strict = self.posix.access_times() == AccessTimes::Always && !is_broken(Rule::StrictIsDirect);
-        let must_be_direct = !self.options.cache || is_strict || has(open_flags, OFlags::DIRECT);
+        let is_cached = self.options.cache != PageCache::Off && !is_strict;
+        let must_be_direct = !is_cached || has(open_flags, OFlags::DIRECT);
         let is_reader = !has(open_flags, OFlags::WRONLY) && !has(open_flags, OFlags::RDWR);
         let is_seen = is_reader && self.posix.is_access_due(ino) && !is_broken(Rule::AccessSeen);
         self.open_files.open(ino, must_be_direct, is_seen)
@@ -347,7 +368,8 @@ impl Service {
         let trim_to = self.implied_trim(ino, &request);
         let WriteRequest { kill_privileges, from_cache, caller, .. } = request;
         let posix = if from_cache { &self.for_users } else { self.posix_for(caller) };
-        let options = WriteOptions { trim_to, kill_privileges, from_cache };
+        let keeps_times = from_cache && self.is_written_back() && !is_broken(Rule::KernelKeepsTimes);
+        let options = WriteOptions { trim_to, kill_privileges, from_cache, keeps_times };
         let written = self.with_space(|| posix.write(ino, request.offset, request.data, options));
         let bytes = self.checked("write", number, written)?;
         self.counters.write(bytes);
@@ -416,8 +438,15 @@ impl Service {
     }
 
     /// Finds data or holes; `whence` as in lseek(2). The kernel answers the rest by itself.
+    ///
+    /// # Errors
+    /// ENOSYS where the kernel writes back (invariant 4): it does not write back before it asks. After that answer it
+    /// takes each file for data from its start to its end, as Linux does for file systems that know of no holes.
     pub fn seek(&self, number: u64, offset: i64, whence: i32) -> Result<u64> {
         let _timer = self.latencies.time(Kind::Look);
+        if self.is_written_back() && !is_broken(Rule::UnwrittenIsNoHole) {
+            return Err(Os::NOSYS.into());
+        }
         let ino = Self::ino(number)?;
         let offset = u64::try_from(offset).map_err(|_| Os::NXIO)?;
         let found = match whence {
@@ -438,8 +467,9 @@ impl Service {
         self.checked("copy", to.0, copied)
     }
 
-    /// The DirectFS handshake, for files that are open for writing, since it changes what writes do, and the flags of
-    /// lsattr(1) and chattr(1); every other ioctl is refused. `data` came with the command; returns what goes back.
+    /// The DirectFS handshake, for files that are open for writing, since it changes what writes do, and whose writes
+    /// are requests; and the flags of lsattr(1) and chattr(1). Every other ioctl is refused. `data` came with the
+    /// command; returns what goes back.
     pub fn ioctl(
         &self,
         number: u64,
@@ -452,7 +482,9 @@ impl Service {
             let _timer = self.latencies.time(Kind::Change);
             return answer;
         }
-        if command != DFS_IOCTL_ATOMIC_WRITE_SET {
+        let may_tear =
+            self.is_written_back() && !Opening::is_direct(handle) && !is_broken(Rule::AtomicIsDirect);
+        if command != DFS_IOCTL_ATOMIC_WRITE_SET || may_tear {
             return Err(Os::NOTTY.into());
         }
         if !Opening::is_writable(handle) && !is_broken(Rule::WritersAsk) {

@@ -19,7 +19,7 @@ use std::{
 
 use lacuna_device::{BatchOp, DirOptions, DirVfs, StreamHint, Vfs};
 use lacuna_ftl::{Lba, Op, Stream};
-use lacuna_fuse::Transport;
+use lacuna_fuse::{PageCache, Transport};
 use lacuna_nvmfs::{CheckDepth, Ino, Nvmfs, Options};
 use mounted::{Mounted, formatted, mounted, serve, transports};
 use rustix::{
@@ -97,6 +97,33 @@ fn what_is_written_is_read() {
         assert!((3..=6).contains(&writes), "{writes} writes for 3 MB: requests are not of 1 MiB");
         assert_eq!(fs::metadata(dir).unwrap().ino(), 1);
     });
+}
+
+#[test]
+fn what_is_written_back_comes_in_few_requests_and_its_space_is_known_soon() {
+    for transport in transports() {
+        let Some(mounted) = Mounted::caching(formatted(), transport, PageCache::WriteBack) else { continue };
+        let nvmfs = Arc::clone(&mounted.fs);
+        serve(mounted, &|dir, service| {
+            let path = dir.join("file");
+            let mut file = fs::File::create_new(&path).unwrap();
+            for _ in 0..1000 {
+                file.write_all(&[1; 8192]).unwrap();
+            }
+            assert_eq!(file.metadata().unwrap().len(), 8_192_000);
+            file.sync_all().unwrap();
+            let writes = service.counters().snapshot().writes;
+            assert!(writes <= 50, "{writes} requests for 1,000 writes");
+            let deadline = Instant::now() + Duration::from_secs(10);
+            while file.metadata().unwrap().blocks() < 16_000 {
+                assert!(Instant::now() < deadline, "{} blocks", file.metadata().unwrap().blocks());
+                thread::sleep(Duration::from_millis(50));
+            }
+            drop(file);
+            assert!(fs::read(&path).unwrap() == [1; 8_192_000]);
+        });
+        assert!(nvmfs.check(CheckDepth::Payload).expect("checks").is_clean());
+    }
 }
 
 #[test]

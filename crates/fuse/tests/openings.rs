@@ -3,7 +3,7 @@
 use std::{cell::Cell, sync::Arc};
 
 use lacuna_device::{BlockDevice, MemDevice};
-use lacuna_fuse::{Errno, Opening, Service, ServiceOptions, WriteRequest};
+use lacuna_fuse::{Errno, Opening, PageCache, Service, ServiceOptions, WriteRequest};
 use lacuna_nvmfs::{
     FormatOptions, Nvmfs, Options, Timestamp,
     posix::{AccessTimes, Caller, FileKind},
@@ -28,9 +28,13 @@ fn formatted() -> Arc<dyn BlockDevice> {
 }
 
 fn service_of(device: &Arc<dyn BlockDevice>, access_times: AccessTimes) -> Service {
+    caching(device, access_times, PageCache::WriteThrough)
+}
+
+fn caching(device: &Arc<dyn BlockDevice>, access_times: AccessTimes, cache: PageCache) -> Service {
     let options = Options { clock, access_times, ..Options::default() };
     let fs = Nvmfs::open(Arc::clone(device), options).expect("opens");
-    Service::new(Arc::new(fs), ServiceOptions::default())
+    Service::new(Arc::new(fs), ServiceOptions { cache, ..ServiceOptions::default() })
 }
 
 /// A new file that is open; its number.
@@ -135,5 +139,64 @@ fn a_synchronous_write_stores_its_times() {
         let service = service_of(&device, AccessTimes::Relative);
         let found = service.lookup(ROOT, name.as_bytes()).expect("is there");
         assert_eq!(found.attr.modified.seconds, expected, "{flags:o}");
+    }
+}
+
+/// A page that was mapped and one that was written come back alike; only the kernel knows when they were changed.
+#[test]
+fn what_is_written_back_keeps_its_times() {
+    for (cache, moves) in [(PageCache::WriteThrough, true), (PageCache::WriteBack, false)] {
+        let service = caching(&formatted(), AccessTimes::Never, cache);
+        SECONDS.set(1000);
+        let file = create(&service, "file");
+        let opening = service.opening(file, libc::O_RDWR);
+        assert_eq!(opening, Opening::Cached);
+        SECONDS.set(2000);
+        let page = WriteRequest { from_cache: true, ..write_to(opening, &[1; 512], 0) };
+        service.write(file, page).expect("writes");
+        let attr = service.getattr(file).expect("is there");
+        let expected = if moves { 2000 } else { 1000 };
+        assert_eq!((attr.size, attr.modified.seconds, attr.changed.seconds), (4608, expected, expected));
+        // What the kernel does not cache, it leaves to us.
+        service.write(file, write_to(Opening::Direct, &[1; 512], libc::O_DIRECT)).expect("writes");
+        assert_eq!(service.getattr(file).map(|attr| attr.modified.seconds), Ok(2000));
+    }
+}
+
+#[test]
+fn what_may_be_in_the_kernel_alone_is_called_no_hole() {
+    for (cache, expected) in [
+        (PageCache::Off, Ok(4096)),
+        (PageCache::WriteThrough, Ok(4096)),
+        (PageCache::WriteBack, Err(Errno(libc::ENOSYS))),
+    ] {
+        let service = caching(&formatted(), AccessTimes::Never, cache);
+        let file = create(&service, "file");
+        let opening = service.opening(file, libc::O_RDWR);
+        service.write(file, write_to(opening, &[1; 512], 0)).expect("writes");
+        assert_eq!(service.seek(file, 0, libc::SEEK_DATA), expected, "{cache:?}");
+    }
+}
+
+#[test]
+fn writes_are_called_atomic_only_where_they_are_requests() {
+    const ATOMIC_WRITE_SET: u32 = 0x4004_9502;
+    for cache in [PageCache::Off, PageCache::WriteThrough, PageCache::WriteBack] {
+        let service = caching(&formatted(), AccessTimes::Never, cache);
+        let file = create(&service, "tablespace");
+        for (flags, may_tear) in [(0, cache == PageCache::WriteBack), (libc::O_DIRECT, false)] {
+            let flags = libc::O_RDWR | flags;
+            let opening = open(&service, file, flags);
+            let asked = service.ioctl(
+                file,
+                opening.handle(flags),
+                ATOMIC_WRITE_SET,
+                &[1, 0, 0, 0],
+                Caller::default(),
+            );
+            let expected = if may_tear { Err(Errno(libc::ENOTTY)) } else { Ok(Vec::new()) };
+            assert_eq!(asked, expected, "{cache:?} {flags:o}");
+            close(&service, file, opening);
+        }
     }
 }

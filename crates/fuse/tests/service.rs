@@ -5,7 +5,8 @@ use std::{num::NonZeroU64, sync::Arc, thread, time::Duration};
 use lacuna_device::{BlockDevice, MemDevice};
 use lacuna_ftl::{Lba, Op, Stream};
 use lacuna_fuse::{
-    Errno, Kind, NamedAttr, Opening, Service, ServiceOptions, SetGroupId, WriteRequest, innodb::NoTrim,
+    Errno, Kind, NamedAttr, Opening, PageCache, Service, ServiceOptions, SetGroupId, WriteRequest,
+    innodb::NoTrim,
 };
 use lacuna_nvmfs::{
     CheckDepth, FormatOptions, Ino, Limits, Nvmfs, Options, Spare,
@@ -97,7 +98,7 @@ fn trims_are_inferred_for_nobody_else() {
     // Switched off; cached by the kernel; from a mapping.
     let off = service(ServiceOptions { infer_trim: false, ..ServiceOptions::default() });
     let cached = service(ServiceOptions::default());
-    let direct_only = service(ServiceOptions { cache: false, ..ServiceOptions::default() });
+    let direct_only = service(ServiceOptions { cache: PageCache::Off, ..ServiceOptions::default() });
     for (service, open_flags, from_cache, expected) in [
         (&off, OFlags::DIRECT, false, 0),
         (&cached, OFlags::empty(), false, 0),

@@ -115,6 +115,7 @@ mod tests {
     fn the_background_process_gets_every_argument() {
         for given in [
             &["lacuna", "a", "b"][..],
+            &["lacuna", "--cache=writeback", "a", "b"],
             &[
                 "lacuna",
                 "--read-only",

@@ -58,8 +58,11 @@ fn name_of(value: impl ValueEnum) -> String {
 /// What the kernel's page cache keeps of files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Cache {
-    /// Files that are opened without O_DIRECT, as on other file systems
+    /// Files that are opened without O_DIRECT; what is written reaches the store at once
     Auto,
+    /// The same, and what is written until the file is synced or closed, or the kernel writes it back, as on other file
+    /// systems: fewer and larger writes, of which none is atomic; a full store shows in fsync and close
+    Writeback,
     /// Nothing: each read and write is a request, and each write is atomic
     None,
 }
@@ -180,6 +183,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     if is_dead(&arguments.dir) {
         let dir = arguments.dir.display();
         bail!("{dir}: a dead mount, whose process was killed; clear it with: lacuna umount {dir}");
+    }
+    if arguments.sync && arguments.cache == Cache::Writeback {
+        bail!(
+            "sync wants each write to be durable when it returns, cache=writeback keeps it in memory: choose one"
+        );
     }
     // The background process leaves the working directory.
     arguments.store = absolute(&arguments.store)?;

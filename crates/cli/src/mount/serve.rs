@@ -21,7 +21,8 @@ use std::{
 use anyhow::{Context, Result, bail};
 use lacuna_device as device;
 use lacuna_fuse::{
-    FuserTransport, MountOptions, Service, ServiceOptions, Session, Transport, Unmounter, UringTransport,
+    FuserTransport, MountOptions, PageCache, Service, ServiceOptions, Session, Transport, Unmounter,
+    UringTransport,
 };
 use lacuna_nvmfs::{Error, Nvmfs, OpenedVfs, VfsOptions, posix::AccessTimes};
 use rustix::io::Errno as Os;
@@ -70,6 +71,11 @@ fn serve(arguments: &Arguments) -> Result<()> {
         inherited::close_all()?;
         rustix::process::setsid().context("leaving the session")?;
         std::env::set_current_dir("/")?;
+    }
+    if arguments.cache == Cache::Writeback {
+        // The kernel may wait for pages to be written back when it needs memory, and must not do so for memory that
+        // this process needs to write them. For all threads, which start later. Not all may ask for it.
+        let _ = rustix::process::configure_io_flusher_behavior(true);
     }
     // From here on a signal waits until the mount is ready, so that it cannot leave half of one behind.
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
@@ -211,7 +217,11 @@ fn is_closing(store: &Path) -> Result<bool> {
 fn service_options(arguments: &Arguments) -> ServiceOptions {
     ServiceOptions {
         block_bytes: arguments.blksize,
-        cache: arguments.cache == Cache::Auto,
+        cache: match arguments.cache {
+            Cache::Auto => PageCache::WriteThrough,
+            Cache::Writeback => PageCache::WriteBack,
+            Cache::None => PageCache::Off,
+        },
         infer_trim: !arguments.no_infer_trim,
         sync: arguments.sync,
     }

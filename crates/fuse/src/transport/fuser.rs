@@ -25,10 +25,10 @@ use rustix::io::Errno as Os;
 
 use super::{
     BACKGROUND_MAX, COPY_BYTES_MAX, MountOptions, REQUEST_BYTES_MAX, STATFS_BLOCK_BYTES, Session, TTL,
-    Transport, Unmounter, invalidator::Invalidator, ttl, ttl_of_found,
+    Transport, Unmounter, invalidator::Invalidator, ttl_of_attr,
 };
 use crate::{
-    NamedAttr, Opening, Service,
+    Found, NamedAttr, Opening, Service,
     mutant::{Rule, is_broken},
     service::{Errno, SetGroupId, WriteRequest},
 };
@@ -178,6 +178,16 @@ impl Adapter {
         }
     }
 
+    /// How long the kernel may cache an inode and its name: fuser has one time for both.
+    fn ttl(&self, attr: &Attr) -> Duration {
+        ttl_of_attr(attr, self.service.options().cache)
+    }
+
+    /// As [`Adapter::ttl`], for the inode that a name stands for.
+    fn ttl_of_found(&self, found: &Found) -> Duration {
+        if found.is_damaged { Duration::ZERO } else { self.ttl(&found.attr) }
+    }
+
     /// The caller of a request that makes something.
     fn maker(&self, request: &Request, umask: u32) -> Caller {
         Caller { umask: if self.masks { umask } else { 0 }, ..caller(request) }
@@ -185,7 +195,7 @@ impl Adapter {
 
     fn entry(&self, result: Result<Attr, Errno>, reply: ReplyEntry) {
         match result {
-            Ok(attr) => reply.entry(&ttl(&attr), &self.attr(&attr), generation(&attr)),
+            Ok(attr) => reply.entry(&self.ttl(&attr), &self.attr(&attr), generation(&attr)),
             Err(errno) => reply.error(errno.into()),
         }
     }
@@ -209,6 +219,10 @@ impl Filesystem for Adapter {
                 log::info!("this kernel's FUSE lacks {capability:?}");
             }
         }
+        if self.service.is_written_back() && config.add_capabilities(InitFlags::FUSE_WRITEBACK_CACHE).is_err()
+        {
+            return Err(io::Error::new(io::ErrorKind::Unsupported, "this kernel's FUSE does not write back"));
+        }
         self.masks = config.add_capabilities(InitFlags::FUSE_DONT_MASK).is_ok();
         // Both err only on 0 and beyond fuser's own limits.
         let _ = config.set_max_write(REQUEST_BYTES_MAX);
@@ -218,7 +232,9 @@ impl Filesystem for Adapter {
 
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         match self.service.lookup(parent.0, name.as_bytes()) {
-            Ok(found) => reply.entry(&ttl_of_found(&found), &self.attr(&found.attr), generation(&found.attr)),
+            Ok(found) => {
+                reply.entry(&self.ttl_of_found(&found), &self.attr(&found.attr), generation(&found.attr))
+            }
             // The kernel may cache that too, as it may what it finds.
             Err(errno) if errno == Os::NOENT.into() => reply.entry(&TTL, &ABSENT, Generation(0)),
             Err(errno) => reply.error(errno.into()),
@@ -365,7 +381,7 @@ impl Filesystem for Adapter {
             Ok(attr) => {
                 let opening = self.service.opening(Service::number(attr.ino), flags);
                 let (handle, flags) = opened(opening, flags);
-                reply.created(&ttl(&attr), &self.attr(&attr), generation(&attr), handle, flags);
+                reply.created(&self.ttl(&attr), &self.attr(&attr), generation(&attr), handle, flags);
             }
             Err(errno) => reply.error(errno.into()),
         }
@@ -478,7 +494,7 @@ impl Filesystem for Adapter {
             self.service.readdir_with_attributes(ino.0, offset, |NamedAttr { name, found, next }| {
                 let attr = self.attr(&found.attr);
                 let name = OsStr::from_bytes(&name);
-                !reply.add(attr.ino, next, name, &ttl_of_found(&found), &attr, generation(&found.attr))
+                !reply.add(attr.ino, next, name, &self.ttl_of_found(&found), &attr, generation(&found.attr))
             });
         match listed {
             Ok(()) => reply.ok(),
@@ -619,7 +635,7 @@ impl Filesystem for Adapter {
 impl Adapter {
     fn attributes(&self, result: Result<Attr, Errno>, reply: ReplyAttr) {
         match result {
-            Ok(attr) => reply.attr(&ttl(&attr), &self.attr(&attr)),
+            Ok(attr) => reply.attr(&self.ttl(&attr), &self.attr(&attr)),
             Err(errno) => reply.error(errno.into()),
         }
     }

@@ -9,7 +9,7 @@ use std::{io, path::Path, sync::Arc, time::Duration};
 use lacuna_nvmfs::posix::{Attr, FileKind};
 
 use crate::{
-    Found, Service,
+    PageCache, Service,
     mutant::{Rule, is_broken},
 };
 
@@ -19,6 +19,9 @@ const REQUEST_BYTES_MAX: u32 = 1 << 20;
 const BACKGROUND_MAX: u16 = 256;
 /// How long names and attributes stay in the kernel. Nothing changes them but the kernel itself.
 const TTL: Duration = Duration::from_secs(24 * 60 * 60);
+/// How long attributes of files stay there while the kernel writes back: it does not know how much space a file takes
+/// when that has happened, and asks by itself only after a close.
+const WRITTEN_BACK_TTL: Duration = Duration::from_secs(1);
 /// Bits of a mode that unprivileged writes and `fallocate` remove: set-user-id and set-group-id.
 const PRIVILEGES: u16 = 0o6000;
 /// Unit of the space that statfs reports.
@@ -28,7 +31,7 @@ const COPY_BYTES_MAX: u64 = 1 << 30;
 /// Longest value of an extended attribute, and longest list of their names (`XATTR_SIZE_MAX`).
 const XATTR_BYTES_MAX: usize = 65536;
 
-/// How long the kernel may cache the attributes of an inode. A write that removes set-user-id or set-group-id does so
+/// How long the kernel may cache an inode and its name. A write that removes set-user-id or set-group-id does so
 /// here, without notice to the kernel, which must know before it runs the file again: while a file has these bits, the
 /// kernel asks each time.
 fn ttl(attr: &Attr) -> Duration {
@@ -36,9 +39,13 @@ fn ttl(attr: &Attr) -> Duration {
     if may_lose && !is_broken(Rule::SetIdsUncached) { Duration::ZERO } else { TTL }
 }
 
-/// As [`ttl`], for the inode that a name stands for.
-fn ttl_of_found(found: &Found) -> Duration {
-    if found.is_damaged { Duration::ZERO } else { ttl(&found.attr) }
+/// How long the kernel may cache the attributes of an inode, as against its name.
+fn ttl_of_attr(attr: &Attr, cache: PageCache) -> Duration {
+    let grows_unseen = cache == PageCache::WriteBack && attr.kind == FileKind::File;
+    match grows_unseen && !is_broken(Rule::SpaceAskedAgain) {
+        true => ttl(attr).min(WRITTEN_BACK_TTL),
+        false => ttl(attr),
+    }
 }
 
 /// How to mount.

@@ -6,7 +6,7 @@ use std::{path::Path, sync::Arc, thread};
 
 use lacuna_device::{BlockDevice, MemDevice};
 use lacuna_fuse::{
-    FuserTransport, MountOptions, Service, ServiceOptions, Session, Transport, UringTransport,
+    FuserTransport, MountOptions, PageCache, Service, ServiceOptions, Session, Transport, UringTransport,
 };
 use lacuna_nvmfs::{CheckDepth, FormatOptions, Nvmfs, Options};
 use rustix::process::geteuid;
@@ -29,8 +29,18 @@ impl Mounted {
 
     /// The same for an existing store.
     pub(crate) fn of(device: Arc<dyn BlockDevice>, transport: &dyn Transport) -> Option<Mounted> {
+        Mounted::caching(device, transport, PageCache::WriteThrough)
+    }
+
+    /// The same with another page cache.
+    pub(crate) fn caching(
+        device: Arc<dyn BlockDevice>,
+        transport: &dyn Transport,
+        cache: PageCache,
+    ) -> Option<Mounted> {
         let fs = Arc::new(Nvmfs::open(Arc::clone(&device), Options::default()).expect("opens"));
-        let service = Arc::new(Service::new(Arc::clone(&fs), ServiceOptions::default()));
+        let service =
+            Arc::new(Service::new(Arc::clone(&fs), ServiceOptions { cache, ..ServiceOptions::default() }));
         let dir = tempfile::tempdir().expect("temporary directory");
         // Other users get access where that needs no permission.
         let allow_other = geteuid().is_root();

@@ -26,7 +26,7 @@ use super::{
     wire::{self, InHeader, InitIn, InitOut, OutHeader, init, opcode},
 };
 use crate::{
-    Service,
+    PageCache, Service,
     service::Errno,
     transport::{BACKGROUND_MAX, MountOptions, REQUEST_BYTES_MAX, invalidator::Invalidator},
 };
@@ -96,14 +96,14 @@ impl Mounted {
     }
 
     /// Answers the kernel's first request.
-    pub(super) fn shake_hands(&self) -> io::Result<()> {
+    pub(super) fn shake_hands(&self, cache: PageCache) -> io::Result<()> {
         let mut buffer = vec![0; REQUEST_BYTES_MAX as usize + HEADERS_BYTES_MAX];
         let bytes = retry(|| rustix::io::read(&self.device, &mut buffer))?;
         let (header, init) = InHeader::read_from_prefix(&buffer[..bytes])
             .ok()
             .filter(|(header, _)| header.opcode == opcode::INIT)
             .ok_or_else(|| io::Error::other("the kernel's first request is not INIT"))?;
-        let reply = InitIn::read_from_prefix(init).ok().and_then(|(init, _)| agree(&init));
+        let reply = InitIn::read_from_prefix(init).ok().and_then(|(init, _)| agree(&init, cache));
         let reply = reply.ok_or_else(|| {
             // Report the error to the kernel, too, so that it does not wait for ever.
             let _ = self.send(header.unique, Err(Os::PROTO.into()));
@@ -183,12 +183,13 @@ fn flags(options: &MountOptions) -> MountFlags {
 }
 
 /// Our side of the handshake; `None` where the kernel lacks a needed capability.
-fn agree(kernel: &InitIn) -> Option<InitOut> {
+fn agree(kernel: &InitIn, cache: PageCache) -> Option<InitOut> {
     let offered = u64::from(kernel.flags) | u64::from(kernel.flags2) << 32;
-    if kernel.major != wire::MAJOR || kernel.minor < wire::MINOR_MIN || offered & NEEDED != NEEDED {
+    let needed = NEEDED | if cache == PageCache::WriteBack { init::WRITEBACK_CACHE } else { 0 };
+    if kernel.major != wire::MAJOR || kernel.minor < wire::MINOR_MIN || offered & needed != needed {
         return None;
     }
-    let flags = NEEDED | CAPABILITIES & offered;
+    let flags = needed | CAPABILITIES & offered;
     Some(InitOut {
         major: wire::MAJOR,
         minor: kernel.minor.min(wire::MINOR),
@@ -239,11 +240,14 @@ mod tests {
             flags2: (flags >> 32) as u32,
             ..InitIn::default()
         };
-        let all = agree(&offer(7, 99, u64::MAX)).expect("a newer kernel will do");
-        let flags = u64::from(all.flags) | u64::from(all.flags2) << 32;
-        assert_eq!(flags, NEEDED | CAPABILITIES);
+        let all = agree(&offer(7, 99, u64::MAX), PageCache::WriteThrough).expect("a newer kernel will do");
+        let flags = |agreed: InitOut| u64::from(agreed.flags) | u64::from(agreed.flags2) << 32;
+        assert_eq!(flags(all), NEEDED | CAPABILITIES);
+        let back = agree(&offer(7, 45, u64::MAX), PageCache::WriteBack).expect("it is offered");
+        assert_eq!(flags(back), NEEDED | CAPABILITIES | init::WRITEBACK_CACHE);
+        assert_eq!(agree(&offer(7, 45, !init::WRITEBACK_CACHE), PageCache::WriteBack), None);
         assert_eq!((all.minor, all.max_write, all.max_pages, all.max_readahead), (45, 1 << 20, 256, 5));
-        let least = agree(&offer(7, 42, NEEDED)).expect("what must be is there");
+        let least = agree(&offer(7, 42, NEEDED), PageCache::Off).expect("what must be is there");
         assert_eq!((least.minor, least.flags2), (42, 1 << 9));
         for refused in [
             offer(7, 35, u64::MAX),
@@ -253,7 +257,7 @@ mod tests {
             offer(7, 45, !init::DONT_MASK),
             offer(7, 45, !init::SETXATTR_EXT),
         ] {
-            assert_eq!(agree(&refused), None, "{refused:?}");
+            assert_eq!(agree(&refused, PageCache::WriteThrough), None, "{refused:?}");
         }
     }
 

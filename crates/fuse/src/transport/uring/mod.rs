@@ -114,7 +114,7 @@ struct UringSession {
 impl UringSession {
     /// By invariant 1, returns when the mount is established.
     fn start(&mut self, service: &Arc<Service>, threads: usize) -> io::Result<()> {
-        self.mounted.shake_hands()?;
+        self.mounted.shake_hands(service.options().cache)?;
         // Statistics name the device's way of doing I/O, and so start its threads here: started on demand by one
         // of the threads below, they would stay at its processor.
         let _ = service.fs().ftl().stats();

@@ -9,10 +9,10 @@ use zerocopy::{Immutable, IntoBytes};
 
 use super::wire;
 use crate::{
-    Found, Opening, Service,
+    Found, Opening, Service, ServiceOptions,
     mutant::{Rule, is_broken},
     service::Errno,
-    transport::{STATFS_BLOCK_BYTES, TTL, ttl, ttl_of_found},
+    transport::{STATFS_BLOCK_BYTES, TTL, ttl, ttl_of_attr},
 };
 
 /// Entries of directories start at multiples of this.
@@ -144,23 +144,24 @@ pub(super) fn attr(attr: &Attr, block_bytes: u32) -> wire::Attr {
 }
 
 /// The inode that a name stands for, which the kernel must not cache if it is damaged.
-pub(super) fn found(found: &Found, block_bytes: u32) -> wire::EntryOut {
-    let mut entry = entry(&found.attr, block_bytes);
-    let seconds = ttl_of_found(found).as_secs();
-    (entry.entry_valid, entry.attr_valid) = (seconds, seconds);
+pub(super) fn found(found: &Found, options: &ServiceOptions) -> wire::EntryOut {
+    let mut entry = entry(&found.attr, options);
+    if found.is_damaged {
+        (entry.entry_valid, entry.attr_valid) = (0, 0);
+    }
     entry
 }
 
 /// The inode that a name stands for.
-pub(super) fn entry(found: &Attr, block_bytes: u32) -> wire::EntryOut {
+pub(super) fn entry(found: &Attr, options: &ServiceOptions) -> wire::EntryOut {
     wire::EntryOut {
         nodeid: Service::number(found.ino),
         generation: found.generation.into(),
         entry_valid: ttl(found).as_secs(),
-        attr_valid: ttl(found).as_secs(),
+        attr_valid: ttl_of_attr(found, options.cache).as_secs(),
         entry_valid_nsec: 0,
         attr_valid_nsec: 0,
-        attr: attr(found, block_bytes),
+        attr: attr(found, options.block_bytes),
     }
 }
 
@@ -170,11 +171,11 @@ pub(super) fn absent() -> wire::EntryOut {
 }
 
 /// Attributes with the time of creation.
-pub(super) fn statx(found: &Attr, block_bytes: u32) -> wire::StatxOut {
+pub(super) fn statx(found: &Attr, options: &ServiceOptions) -> wire::StatxOut {
     let time = |Timestamp { seconds, nanoseconds }| wire::StatxTime { seconds, nanoseconds, _reserved: 0 };
-    let attr = attr(found, block_bytes);
+    let attr = attr(found, options.block_bytes);
     wire::StatxOut {
-        attr_valid: ttl(found).as_secs(),
+        attr_valid: ttl_of_attr(found, options.cache).as_secs(),
         mask: wire::STATX_MASK,
         blksize: attr.blksize,
         nlink: attr.nlink,
@@ -195,12 +196,12 @@ pub(super) fn statx(found: &Attr, block_bytes: u32) -> wire::StatxOut {
     }
 }
 
-pub(super) fn attr_out(found: &Attr, block_bytes: u32) -> wire::AttrOut {
+pub(super) fn attr_out(found: &Attr, options: &ServiceOptions) -> wire::AttrOut {
     wire::AttrOut {
-        attr_valid: ttl(found).as_secs(),
+        attr_valid: ttl_of_attr(found, options.cache).as_secs(),
         attr_valid_nsec: 0,
         _dummy: 0,
-        attr: attr(found, block_bytes),
+        attr: attr(found, options.block_bytes),
     }
 }
 

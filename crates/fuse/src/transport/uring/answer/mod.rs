@@ -50,12 +50,12 @@ impl Answer<'_, '_> {
             Operation::Lookup { name } => match service.lookup(ino, name) {
                 // The kernel may cache that too, as it may what it finds.
                 Err(errno) if errno == Os::NOENT.into() => self.reply.put(&reply::absent()),
-                found => self.reply.put(&reply::found(&found?, self.block_bytes())),
+                found => self.reply.put(&reply::found(&found?, self.service.options())),
             },
             Operation::GetAttr => self.attributes(service.getattr(ino)),
             Operation::Statx => {
                 let attr = service.getattr(ino)?;
-                self.reply.put(&reply::statx(&attr, self.block_bytes()))
+                self.reply.put(&reply::statx(&attr, self.service.options()))
             }
             Operation::SetAttr(changes) => self.attributes(service.setattr(ino, &changes)),
             Operation::ReadLink => self.reply.bytes(&service.readlink(ino)?),
@@ -138,12 +138,8 @@ impl Answer<'_, '_> {
         }
     }
 
-    fn block_bytes(&self) -> u32 {
-        self.service.options().block_bytes
-    }
-
     fn entry(&mut self, found: Result<Attr, Errno>) -> Result<(), Errno> {
-        self.reply.put(&reply::entry(&found?, self.block_bytes()))
+        self.reply.put(&reply::entry(&found?, self.service.options()))
     }
 
     /// An inode that is open from the start.
@@ -154,7 +150,7 @@ impl Answer<'_, '_> {
     }
 
     fn attributes(&mut self, found: Result<Attr, Errno>) -> Result<(), Errno> {
-        self.reply.put(&reply::attr_out(&found?, self.block_bytes()))
+        self.reply.put(&reply::attr_out(&found?, self.service.options()))
     }
 
     fn written(&mut self, bytes: u64) -> Result<(), Errno> {
@@ -171,10 +167,10 @@ impl Answer<'_, '_> {
     }
 
     fn read_dir_plus(&mut self, cursor: u64, len: u32) -> Result<(), Errno> {
-        let block_bytes = self.block_bytes();
+        let options = self.service.options();
         let mut outcome = Ok(true);
         self.service.readdir_with_attributes(self.ino, cursor, |NamedAttr { name, found, next }| {
-            let entry = reply::found(&found, block_bytes);
+            let entry = reply::found(&found, options);
             outcome = self.reply.dirent_plus(len as usize, &entry, (next, found.attr.kind), &name);
             outcome == Ok(true)
         })?;
