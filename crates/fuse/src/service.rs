@@ -191,8 +191,13 @@ impl Drop for Service {
 
 impl Service {
     /// Serves `fs`.
-    pub fn new(fs: Arc<Nvmfs>, options: ServiceOptions) -> Service {
+    pub fn new(fs: Arc<Nvmfs>, mut options: ServiceOptions) -> Service {
         let posix = fs.posix();
+        if options.cache == PageCache::WriteBack && posix.access_times() == AccessTimes::Always {
+            // All files are open directly then. A kernel that writes back would keep their times all the same, and
+            // moves them for no write that passes its cache.
+            options.cache = PageCache::Off;
+        }
         let posix = if is_broken(Rule::LookUpsCount) { posix } else { posix.counting_lookups() };
         Service {
             fs,

@@ -178,6 +178,17 @@ fn what_may_be_in_the_kernel_alone_is_called_no_hole() {
     }
 }
 
+/// The kernel, where it writes back, moves no times for direct writes.
+#[test]
+fn with_strict_times_of_access_nothing_is_written_back() {
+    let service = caching(&formatted(), AccessTimes::Always, PageCache::WriteBack);
+    assert_eq!(service.options().cache, PageCache::Off);
+    let file = create(&service, "file");
+    assert_eq!(open(&service, file, libc::O_RDWR), Opening::Direct);
+    let relative = caching(&formatted(), AccessTimes::Relative, PageCache::WriteBack);
+    assert_eq!(relative.options().cache, PageCache::WriteBack);
+}
+
 #[test]
 fn writes_are_called_atomic_only_where_they_are_requests() {
     const ATOMIC_WRITE_SET: u32 = 0x4004_9502;
