@@ -220,6 +220,20 @@ fn the_superblock_names_compression_before_an_inode_has_one() {
     }
 }
 
+/// Changes a sector of a file system that nobody has open.
+fn forge(device: &Arc<dyn BlockDevice>, lba: ftl::Lba, change: impl FnOnce(&mut [u8; 512])) {
+    let store = ftl::Ftl::open(Arc::clone(device), ftl::Options::default()).unwrap();
+    let mut sector = store.read_sectors(&[lba]).unwrap()[0].1;
+    change(&mut sector);
+    reseal_sector(&mut sector);
+    store.write_batch(&[ftl::Op::Write { lba, data: &sector }], ftl::Stream::Data).unwrap();
+    store.close().unwrap();
+}
+
+fn inode_lba(ino: Ino) -> ftl::Lba {
+    ftl::Lba((1 << 36) + ino.number())
+}
+
 #[test]
 fn a_forged_compression_is_an_error_of_its_inode() {
     for (bytes, reason) in [([9, 0], "unknown compression"), ([2, 0], "unknown compression")] {
@@ -228,14 +242,7 @@ fn a_forged_compression_is_an_error_of_its_inode() {
         let (forged, other) = (file(&vfs.posix(), "forged"), file(&vfs.posix(), "other"));
         vfs.close().unwrap();
         drop(vfs);
-        let store = ftl::Ftl::open(Arc::clone(&device), ftl::Options::default()).unwrap();
-        let lba = ftl::Lba((1 << 36) + forged.number());
-        let mut sector = store.read_sectors(&[lba]).unwrap()[0].1;
-        sector[69..71].copy_from_slice(&bytes);
-        reseal_sector(&mut sector);
-        store.write_batch(&[ftl::Op::Write { lba, data: &sector }], ftl::Stream::Data).unwrap();
-        store.close().unwrap();
-        drop(store);
+        forge(&device, inode_lba(forged), |sector| sector[69..71].copy_from_slice(&bytes));
         let vfs = open(&device);
         let error = vfs.posix().getattr(forged).unwrap_err();
         assert!(matches!(error, Error::Corrupt { reason: found, .. } if found == reason), "{error}");
@@ -243,6 +250,35 @@ fn a_forged_compression_is_an_error_of_its_inode() {
         let report = vfs.check(lacuna_nvmfs::CheckDepth::Payload).unwrap();
         assert!(report.findings.iter().any(|finding| finding.message.contains(reason)), "{report:?}");
     }
+}
+
+/// The bit tells other programs; how data is read never depends on it. So such a store is used as its inodes say, `check`
+/// says that the bit is missing, and to set a compression sets it.
+#[test]
+fn a_compression_that_the_superblock_does_not_name_is_obeyed_and_found() {
+    let device = formatted(64 << 20, "lz4");
+    let vfs = open(&device);
+    let (other, zstd) = (file(&vfs.posix(), "other"), file(&vfs.posix(), "zstd"));
+    vfs.posix().set_compression(zstd, named("zstd:2")).unwrap();
+    write(&vfs.posix(), zstd, 0, &[1; CHUNK]);
+    vfs.close().unwrap();
+    drop(vfs);
+    forge(&device, ftl::Lba(0), |superblock| superblock[32..40].fill(0));
+    let vfs = open(&device);
+    let findings = || -> Vec<String> {
+        let report = vfs.check(lacuna_nvmfs::CheckDepth::Payload).unwrap();
+        report.findings.into_iter().map(|finding| finding.message).collect()
+    };
+    let missing = |ino: Ino| {
+        let ino = ino.number();
+        format!("invariant 8: inode {ino} has a compression and the superblock does not say that one may")
+    };
+    assert_eq!(findings(), [Ino::ROOT, zstd].map(missing));
+    write(&vfs.posix(), zstd, CHUNK as u64, &[2; CHUNK]);
+    assert_eq!(room(&vfs.posix(), zstd).zstd.mapped_bytes, 2 * CHUNK as u64);
+    assert_eq!(content(&vfs.posix(), zstd), [[1; CHUNK], [2; CHUNK]].concat());
+    vfs.posix().set_compression(other, named("none")).unwrap();
+    assert_eq!(findings(), Vec::<String>::new());
 }
 
 #[test]

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
-    format::{ACL, Acl, FileKind, Ino, Inode, Marks, SectorBytes, XATTR_SECTORS, Xattrs},
+    format::{ACL, Acl, Compression, FileKind, Ino, Inode, Marks, SectorBytes, XATTR_SECTORS, Xattrs},
     volume::StoredXattrs,
 };
 
@@ -174,6 +174,10 @@ impl Checker<'_> {
         } else if inode.ino() == Ino::ROOT && inode.parent() != Ino::ROOT {
             let parent = inode.parent().0;
             window.found.push((sector, format!("invariant 1: the root lies in directory {parent}")));
+        }
+        if inode.compression() != Compression::Default && !self.volume.has_compression() {
+            let what = format!("invariant 8: inode {sector} has a compression");
+            window.found.push((sector, format!("{what} and the superblock does not say that one may")));
         }
         window.push(inode);
     }

@@ -272,6 +272,17 @@ const BREAKS: &[Break] = &[
         let reason = "the access control list and the mode disagree";
         vec![world.volume().corrupt("attributes of inode", of.ino.number(), reason).to_string()]
     },
+    // Programs that know no compression would open the store.
+    |world, rng| {
+        let of = take(&mut world.files, rng);
+        let mut inode = world.inode(&of);
+        inode.set_compression(["none", "lz4", "zstd:7"][rng.below(3) as usize].parse().unwrap());
+        world.write(of.ino.inode_lba(), &inode.seal());
+        let ino = of.ino.0;
+        vec![format!(
+            "invariant 8: inode {ino} has a compression and the superblock does not say that one may"
+        )]
+    },
     // The same name twice: the second is never found.
     |world, rng| {
         let (first, second) = (take(&mut world.files, rng), take(&mut world.files, rng));

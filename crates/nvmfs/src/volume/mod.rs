@@ -45,10 +45,15 @@ impl Volume {
         Ok(Volume { ftl, name, uuid: superblock.uuid, has_compression })
     }
 
+    /// Whether the superblock says that inodes may have a compression.
+    pub(crate) fn has_compression(&self) -> bool {
+        self.has_compression.load(SeqCst)
+    }
+
     /// Has the superblock say that inodes may have a compression, in a batch before the first inode that has one. Called
     /// with no lock held.
     pub(crate) fn name_compression(&self) -> Result<()> {
-        if self.has_compression.load(SeqCst) || is_broken(Rule::CompressionNamed) {
+        if self.has_compression() || is_broken(Rule::CompressionNamed) {
             return Ok(());
         }
         let mut superblock = read_superblock(&self.ftl, &self.name)?;
