@@ -1,12 +1,10 @@
 //! Format version 1, as it was when this image was made: batches, relocations, summaries and retained ones, behind a
 //! checkpoint and not closed. Every later version must read it.
 //!
-//! `images/version-1-encoded` is the device after [`encoded_store_of_today`].
-//!
 //! `images/version-1`, and `images/version-1-copies` of a store with copies of its superblock, are the device after
-//! [`history`], and `images/version-1-encrypted` of an encrypted store after [`encrypted_store_of_today`], without runs of zeros: for each run of other bytes, how many
-//! zeros are left out before it and how many bytes follow (u32 each), then those bytes. A later version gets an image
-//! of its own, by `cargo test -p lacuna-ftl --test golden -- --ignored`; this one stays.
+//! [`history`], `images/version-1-encrypted` that of an encrypted store after [`encrypted_store_of_today`], and
+//! `images/version-1-encoded` after [`encoded_store_of_today`], as [`lacuna_sim::pack_image`] writes them. A later
+//! version gets an image of its own, by `cargo test -p lacuna-ftl --test golden -- --ignored`; this one stays.
 
 mod harness;
 
@@ -18,6 +16,7 @@ use lacuna_ftl::{
     Algorithm, Codec, Encoded, FormatOptions, Ftl, Key, KeyChange, KeyCost, KeyOptions, KeySource, Lba,
     NewKey, Op, Options, Secret, Stream, Work,
 };
+use lacuna_sim::{pack_image, unpack_image};
 
 const BYTES: u64 = 4 << 20;
 const PAGE: u64 = 32;
@@ -68,20 +67,7 @@ fn options(read_only: bool) -> Options {
 const IMAGES: [&[u8]; 2] = [include_bytes!("images/version-1"), include_bytes!("images/version-1-copies")];
 
 fn golden_store(packed: &[u8]) -> Arc<dyn BlockDevice> {
-    let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(BYTES));
-    let (mut rest, mut at) = (packed, 0);
-    while !rest.is_empty() {
-        let number = |at: usize| u32::from_le_bytes(rest[at..at + 4].try_into().unwrap()) as usize;
-        at += number(0);
-        let len = number(4);
-        let mut blocks = lacuna_device::AlignedBuf::zeroed((at % 512 + len).next_multiple_of(512));
-        let start = (at / 512 * 512) as u64;
-        device.read_at(start, &mut blocks).unwrap();
-        blocks[at % 512..][..len].copy_from_slice(&rest[8..8 + len]);
-        device.write_at(start, &blocks).unwrap();
-        (rest, at) = (&rest[8 + len..], at + len);
-    }
-    device
+    unpack_image(packed, BYTES)
 }
 
 /// The store that [`history`] leaves behind with the current code.
@@ -219,19 +205,7 @@ fn make_an_image() {
 }
 
 fn pack(device: &dyn BlockDevice, file: &str) {
-    let image = image(device);
-    let (mut packed, mut end) = (Vec::new(), 0);
-    while let Some(zeros) = image[end..].iter().position(|byte| *byte != 0) {
-        let start = end + zeros;
-        // Few zeros are cheaper than another run.
-        let len =
-            image[start..].windows(16).position(|bytes| bytes == [0; 16]).unwrap_or(image.len() - start);
-        packed.extend_from_slice(&(zeros as u32).to_le_bytes());
-        packed.extend_from_slice(&(len as u32).to_le_bytes());
-        packed.extend_from_slice(&image[start..start + len]);
-        end = start + len;
-    }
-    std::fs::write(file, packed).unwrap();
+    std::fs::write(file, pack_image(device)).unwrap();
 }
 
 #[test]

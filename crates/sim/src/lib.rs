@@ -10,6 +10,7 @@
 //! - [`BeforeReads`] calls a hook before each read of any device, [`HookedVfs`] calls [`Hooks`] around the calls of
 //!   any VFS, [`unreadable`] makes byte ranges of a device fail, a [`FullHost`] has no space for writes.
 //! - [`forge`] changes stores behind their checksums, as an attacker would.
+//! - [`pack_image`] and [`unpack_image`] keep devices as small files beside tests.
 //! - [`Watchdog`] and [`peak_memory_bytes`] limit what a test may take.
 //! - [`CutTally`] counts where power cuts fell, so that a matrix which misses a place fails.
 //! - [`mutation`] runs a test of a crate with one of its rules broken, and says whether an assertion noticed.
@@ -30,6 +31,7 @@ mod faults;
 pub mod forge;
 mod full_host;
 mod hooked;
+mod image;
 mod limits;
 mod memory;
 pub mod mutation;
@@ -44,6 +46,7 @@ pub use device::SimDevice;
 pub use faults::{Fault, FaultRates};
 pub use full_host::FullHost;
 pub use hooked::{HookedVfs, Hooks};
+pub use image::{pack_image, unpack_image};
 pub use limits::{Watchdog, peak_memory_bytes};
 pub use memory::SimMemory;
 pub use rng::SeededRng;
