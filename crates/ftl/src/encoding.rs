@@ -158,6 +158,14 @@ impl<'a> Encoded<'a> {
         self.chunks().filter_map(bytes).fold((0, 0), sum)
     }
 
+    /// Bytes that it takes once it is written.
+    pub fn stored_bytes(&self) -> u64 {
+        let bytes = |(_, chunk, encoded): (Lba, &[u8], Option<EncodedChunk<'_>>)| {
+            encoded.map_or_else(|| stored_bytes(chunk), |encoded| encoded.payload.len()) as u64
+        };
+        self.chunks().map(bytes).sum()
+    }
+
     /// The chunks, each with its payload if it is stored encoded.
     pub(crate) fn chunks(&self) -> impl Iterator<Item = (Lba, &[u8], Option<EncodedChunk<'_>>)> {
         let payloads = self.payloads.iter().cloned().chain(std::iter::repeat(None));
@@ -338,6 +346,7 @@ mod tests {
         assert_eq!((choice.asked, choice.shorter), (5, 3));
         let (from, to) = encoded.shortened();
         assert!(from == 3 * CHUNK_BYTES as u64 && to == 3 * 512, "{from} {to}");
+        assert_eq!(encoded.stored_bytes(), to + 2 * CHUNK_BYTES as u64, "nothing for the zeros");
     }
 
     #[test]

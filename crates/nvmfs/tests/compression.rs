@@ -581,6 +581,56 @@ fn cold_data_is_compressed_harder() {
     assert_clean(&vfs);
 }
 
+/// Noise of which parts come again: zstd may need more bytes around it than LZ4.
+fn noise_with_repeats(rng: &mut SeededRng) -> Vec<u8> {
+    let mut data = noise(rng, CHUNK);
+    for _ in 0..2 + rng.below(10) {
+        let len = 60 + rng.below(600) as usize;
+        let mut any = || rng.below((CHUNK - len) as u64) as usize;
+        let (from, to) = (any(), any());
+        data.copy_within(from..from + len, to);
+    }
+    data
+}
+
+/// A walk must take no space, or writers of a full store would be refused because of it.
+#[test]
+fn a_walk_over_cold_data_makes_nothing_longer() {
+    const CHUNKS: u64 = 200;
+    let vfs = open(&formatted(64 << 20, "none"));
+    let (fs, mut rng) = (vfs.posix(), SeededRng::new(4));
+    let [lz4, zstd] = ["lz4", "zstd:1"].map(|text| {
+        let ino = file(&fs, text);
+        fs.set_compression(ino, named(text)).unwrap();
+        ino
+    });
+    for number in 0..CHUNKS {
+        let data = noise_with_repeats(&mut rng);
+        [lz4, zstd].iter().for_each(|ino| write(&fs, *ino, number * CHUNK as u64, &data));
+    }
+    for ino in [lz4, zstd] {
+        fs.rewrite(ino, 0, CHUNKS * CHUNK as u64).unwrap(); // which tries each chunk
+    }
+    let of_chunks = |ino: Ino| -> Vec<u64> {
+        let chunk = |number| {
+            let start = (ino.number() << 36) + number * 32;
+            vfs.ftl().allocated(ftl::Lba(start)..ftl::Lba(start + 32)).unwrap()
+        };
+        (0..CHUNKS).map(chunk).collect()
+    };
+    let (before, by_zstd) = (of_chunks(lz4), of_chunks(zstd));
+    let is_longer = |(by_lz4, by_zstd): (&u64, &u64)| by_lz4 < by_zstd;
+    let longer = before.iter().zip(&by_zstd).filter(|both| is_longer(*both)).count();
+    assert!((1..CHUNKS as usize).contains(&longer), "zstd makes {longer} longer");
+    let all = Seq(0)..Seq(vfs.ftl().last_seq().0 + 1);
+    assert!(vfs.compress_cold(named("zstd:1"), &all, |_| ControlFlow::Continue(())).unwrap());
+    let after = of_chunks(lz4);
+    let least: Vec<_> = before.iter().zip(&by_zstd).map(|(lz4, zstd)| *lz4.min(zstd)).collect();
+    assert_eq!(after, least);
+    assert!(content(&fs, lz4) == content(&fs, zstd));
+    assert_clean(&vfs);
+}
+
 fn is_full(error: &Error) -> bool {
     matches!(error, Error::Ftl(ftl::Error::Full { .. }))
 }

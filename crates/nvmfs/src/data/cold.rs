@@ -4,7 +4,10 @@
 //! 1. Data is read and compressed while nobody is kept from writing it. Then the sectors are held, and it is written only
 //!    if they are mapped as before, to what the same batches wrote. Every other change of data holds its sectors too, and
 //!    a batch has a number of its own: so what others wrote meanwhile stays.
-//! 2. Only what becomes shorter by zstd is written, and each piece is one batch that leaves every sector as it was.
+//! 2. A chunk is written again only if that takes less, so that no writer of a full store is refused because of a walk.
+//!    zstd does not always take less: noise with a few repetitions is shorter by LZ4. And what is left of a compressed
+//!    chunk with holes in it takes as much as all of it did, until no sector of it is left; so all of the chunk is
+//!    written, or nothing. Each piece is one batch that leaves every sector as it was.
 //! 3. Neither times nor lengths change. Files whose own compression is `none` or zstd are left alone.
 
 use std::{
@@ -24,7 +27,7 @@ use crate::{
 };
 
 const CHUNK_SECTORS: u64 = CHUNK_BYTES / SECTOR as u64;
-/// Chunks that are compressed together.
+/// Chunks that are compressed together, unless a batch takes less.
 const PIECE_CHUNKS: usize = 16;
 /// Pieces of the map that are looked at together.
 const EXTENTS_AT_ONCE: usize = 1 << 14;
@@ -38,6 +41,7 @@ impl Data {
         mut go_on: impl FnMut(u64) -> ControlFlow<()>,
     ) -> Result<bool> {
         let codec = compression.codec().ok_or(Refusal::Invalid)?;
+        let piece_chunks = PIECE_CHUNKS.min(self.piece_bytes() as usize / CHUNK_BYTES as usize).max(1);
         let (mut at, end) = (Ino::FIRST.region().start, Ino::LAST.region().end);
         while at < end {
             let cold = self.inodes.volume().ftl().cold_chunks(at..end, births, EXTENTS_AT_ONCE)?;
@@ -46,7 +50,7 @@ impl Data {
             let of_file =
                 |one: &Lba, other: &Lba| Ino::of(*one).0 == Ino::of(*other).0 && is_next(one, other);
             for run in cold.chunks.chunk_by(of_file) {
-                for piece in run.chunks(PIECE_CHUNKS) {
+                for piece in run.chunks(piece_chunks) {
                     let read_bytes = match self.compress_piece(piece, codec) {
                         // What cannot be read is not for this walk to report.
                         Err(error) if error.is_damage() || is_stale(&error) => 0,
@@ -78,11 +82,17 @@ impl Data {
         let ftl = self.inodes.volume().ftl();
         let before = ftl.births(range.clone())?;
         let mapped = self.mapped_runs(&node, sectors.clone())?;
-        let mut encoded = Vec::with_capacity(chunks.len());
-        for (lba, data) in &mapped.runs {
-            encoded.extend(chunks_of(*lba, data).map(|(lba, data)| Encoded::new(lba, data, codec)));
+        let parts = mapped.runs.iter().flat_map(|(lba, data)| chunks_of(*lba, data));
+        let parts: Vec<_> = parts.filter(|(lba, _)| chunk_of(*lba).end <= mapped.end).collect();
+        let mut encoded = Vec::with_capacity(parts.len());
+        for of_chunk in parts.chunk_by(|one, other| chunk_of(one.0) == chunk_of(other.0)) {
+            let harder: Vec<_> =
+                of_chunk.iter().map(|(lba, data)| Encoded::new(*lba, *data, codec)).collect();
+            let harder_bytes: u64 = harder.iter().map(Encoded::stored_bytes).sum();
+            if harder_bytes < ftl.allocated(chunk_of(of_chunk[0].0))? {
+                encoded.extend(harder);
+            }
         }
-        encoded.retain(|encoded| !encoded.is_plain());
         if !encoded.is_empty() {
             let _held = node.lock_sectors(sectors);
             if ftl.births(range)? == before || is_broken(Rule::ColdLookedAtAgain) {
@@ -99,6 +109,12 @@ impl Data {
         self.inodes.note_recompressed(encoded);
         Ok(())
     }
+}
+
+/// The sectors of the chunk of the space that a sector lies in.
+fn chunk_of(lba: Lba) -> Range<Lba> {
+    let start = lba.0 / CHUNK_SECTORS * CHUNK_SECTORS;
+    Lba(start)..Lba(start + CHUNK_SECTORS)
 }
 
 /// The parts of a run that lie in one chunk each.
