@@ -212,6 +212,22 @@ pub fn open_block(block: &mut [u8], expect: (u32, u64), page_bytes: usize) -> Re
     Ok(Meta { kind: header.kind, table, page_no, lsn: header.lsn.get() })
 }
 
+/// Gives a block what its reader expects of every block of a page, a valid checksum too, and leaves lengths and flags as
+/// they are.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn forge_block(block: &mut [u8], meta: &Meta, page_bytes: usize) {
+    let mut header = header(block);
+    (header.magic, header.version, header.kind) = (MAGIC.into(), VERSION, meta.kind);
+    (header.table, header.page_bytes) = (meta.table.into(), (page_bytes as u32).into());
+    (header.page_no, header.lsn) = (meta.page_no.into(), meta.lsn.into());
+    (header.reserved_a, header.reserved_b, header.checksum) = (0, [0; 12], 0.into());
+    put(block, header);
+    let end = block.len() - TRAILER_BYTES;
+    block[end..].copy_from_slice(&TRAILER);
+    header.checksum = lacuna_crc::crc32c(block).into();
+    put(block, header);
+}
+
 /// The algorithms of blocks; each block says which one made it, so those of a table mix.
 pub const BLOCK_ALGORITHMS: [Algorithm; 2] = [Algorithm::Zlib, Algorithm::Lz4];
 
