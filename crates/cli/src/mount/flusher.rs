@@ -3,37 +3,23 @@
 //! The kernel passes fsync on to a FUSE file system, but neither sync(2) nor periodic writeback: without this, a power
 //! cut would lose all data written since the last fsync of any program, however long ago.
 
-use std::{
-    sync::{
-        Arc,
-        mpsc::{RecvTimeoutError, Sender, channel},
-    },
-    thread::{self, JoinHandle},
-    time::Duration,
-};
+use std::{io, sync::Arc, time::Duration};
 
 use lacuna_nvmfs::{Nvmfs, Result};
+
+use super::worker::Worker;
 
 /// As ext4's default.
 const INTERVAL: Duration = Duration::from_secs(5);
 
-/// A thread that syncs now and then, until this is dropped.
-pub(super) struct Flusher {
-    stop: Option<Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Flusher {
-    pub(super) fn start(fs: Arc<Nvmfs>) -> std::io::Result<Flusher> {
-        let (stop, stopped) = channel();
-        let thread = thread::Builder::new().name("flusher".into()).spawn(move || {
-            let mut turns = Turns::default();
-            while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(INTERVAL) {
-                turns.turn(fs.ftl().stats().batches, || fs.posix().sync());
-            }
-        })?;
-        Ok(Flusher { stop: Some(stop), thread: Some(thread) })
-    }
+/// Syncs now and then, until the thread is dropped.
+pub(super) fn start(fs: Arc<Nvmfs>) -> io::Result<Worker> {
+    Worker::start("flusher", move |pauses| {
+        let mut turns = Turns::default();
+        while pauses.wait(INTERVAL) {
+            turns.turn(fs.ftl().stats().batches, || fs.posix().sync());
+        }
+    })
 }
 
 /// The batches that were synced, and the outcome. Batches are counted from the opening of the store on: data written
@@ -58,15 +44,6 @@ impl Turns {
                     log::error!("what nobody synced is not synced: {error}");
                 }
             }
-        }
-    }
-}
-
-impl Drop for Flusher {
-    fn drop(&mut self) {
-        self.stop = None;
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
         }
     }
 }

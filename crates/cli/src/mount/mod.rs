@@ -19,6 +19,7 @@ mod rings;
 mod serve;
 mod threads;
 mod watch;
+mod worker;
 
 use std::{
     io::ErrorKind,

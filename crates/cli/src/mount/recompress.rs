@@ -4,60 +4,42 @@
 //! at once after it was written, at least an interval later, and all of the store once after each mount.
 
 use std::{
+    io,
     ops::{ControlFlow, Range},
-    sync::{
-        Arc,
-        mpsc::{Receiver, RecvTimeoutError, Sender, channel},
-    },
-    thread::{self, JoinHandle},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use lacuna_nvmfs::{Compression, Nvmfs, Seq};
 
+use super::worker::{Pauses, Worker};
+
 /// A piece is followed by a pause of so many times the time that it took: others get the processors, and the device.
 const PAUSE: u32 = 3;
 
-/// A thread that walks now and then, until this is dropped.
-pub(super) struct Recompressor {
-    stop: Option<Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Recompressor {
-    pub(super) fn start(
-        fs: Arc<Nvmfs>,
-        compression: Compression,
-        interval: Duration,
-    ) -> std::io::Result<Recompressor> {
-        let (stop, stopped) = channel();
-        let thread = thread::Builder::new().name("recompressor".into()).spawn(move || {
-            let mut walks = Walks::new(fs.ftl().last_seq());
-            while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(interval) {
-                let (births, now) = (walks.births(), fs.ftl().last_seq());
-                match fs.compress_cold(compression, &births, paced(&stopped)) {
-                    Ok(true) => walks.done(now),
-                    Ok(false) => return,
-                    // A full store, or a failed one, about which others complain. The next walk begins anew.
-                    Err(error) => log::warn!("not all old data is compressed harder: {error}"),
-                }
+/// Walks now and then, until the thread is dropped.
+pub(super) fn start(fs: Arc<Nvmfs>, compression: Compression, interval: Duration) -> io::Result<Worker> {
+    Worker::start("recompressor", move |pauses| {
+        let mut walks = Walks::new(fs.ftl().last_seq());
+        while pauses.wait(interval) {
+            let (births, now) = (walks.births(), fs.ftl().last_seq());
+            match fs.compress_cold(compression, &births, paced(pauses)) {
+                Ok(true) => walks.done(now),
+                Ok(false) => return,
+                // A full store, or a failed one, about which others complain. The next walk begins anew.
+                Err(error) => log::warn!("not all old data is compressed harder: {error}"),
             }
-        })?;
-        Ok(Recompressor { stop: Some(stop), thread: Some(thread) })
-    }
+        }
+    })
 }
 
 /// Waits after each piece, unless the thread is to end.
-fn paced(stopped: &Receiver<()>) -> impl FnMut(u64) -> ControlFlow<()> + '_ {
+fn paced(pauses: &Pauses) -> impl FnMut(u64) -> ControlFlow<()> + '_ {
     let mut began = Instant::now();
     move |_| {
-        let pause = began.elapsed() * PAUSE;
-        let waited = stopped.recv_timeout(pause);
+        let goes_on = pauses.wait(began.elapsed() * PAUSE);
         began = Instant::now();
-        match waited {
-            Err(RecvTimeoutError::Timeout) => ControlFlow::Continue(()),
-            _ => ControlFlow::Break(()),
-        }
+        if goes_on { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     }
 }
 
@@ -84,18 +66,9 @@ impl Walks {
     }
 }
 
-impl Drop for Recompressor {
-    fn drop(&mut self) {
-        self.stop = None;
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::worker::pauses, *};
 
     #[test]
     fn walks_take_up_each_batch_once_and_not_at_once() {
@@ -111,8 +84,8 @@ mod tests {
 
     #[test]
     fn a_pause_ends_when_the_thread_is_to_end() {
-        let (stop, stopped) = channel();
-        let mut go_on = paced(&stopped);
+        let (stop, pauses) = pauses();
+        let mut go_on = paced(&pauses);
         assert!(go_on(5).is_continue());
         drop(stop);
         assert!(go_on(5).is_break());

@@ -32,8 +32,8 @@ use signal_hook::{
 };
 
 use super::{
-    Arguments, Atime, Cache, Carrier, daemon, flusher::Flusher, inherited, journal, map_memory,
-    patience::Patience, recompress::Recompressor, reserve, threads, watch::Watch,
+    Arguments, Atime, Cache, Carrier, daemon, flusher, inherited, journal, map_memory, patience::Patience,
+    recompress, reserve, threads, watch,
 };
 use crate::{
     control,
@@ -104,13 +104,12 @@ fn serve(arguments: &Arguments) -> Result<()> {
     }
     let mut session = mount(&service, arguments).with_context(|| arguments.dir.display().to_string())?;
     let mut unmounter = session.unmounter();
-    let flusher = (!arguments.read_only).then(|| Flusher::start(Arc::clone(&fs))).transpose()?;
+    let flusher = (!arguments.read_only).then(|| flusher::start(Arc::clone(&fs))).transpose()?;
     let interval = Duration::from_secs(arguments.recompress_after.into());
     let recompress = arguments.recompress.filter(|_| !arguments.read_only);
-    let recompressor =
-        recompress.map(|how| Recompressor::start(Arc::clone(&fs), how, interval)).transpose()?;
+    let recompressor = recompress.map(|how| recompress::start(Arc::clone(&fs), how, interval)).transpose()?;
     let (dir, store) = (arguments.dir.clone(), arguments.store.clone());
-    let watch = Watch::start(Arc::clone(&fs), arguments)?;
+    let watch = watch::start(Arc::clone(&fs), arguments)?;
     // The thread never ends, and must not keep the store locked: it is taken from it at the end.
     let on_signal = Arc::new(Mutex::new(Some(Arc::clone(&fs))));
     let served_by = Arc::clone(&on_signal);

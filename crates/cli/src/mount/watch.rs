@@ -4,19 +4,11 @@
 //! After a failed write or sync what is on the device is unknown, so the store takes no more changes until it is opened
 //! anew. Programs that use the mount see EIO; this is for the one who runs the machine.
 
-use std::{
-    path::Path,
-    sync::{
-        Arc,
-        mpsc::{RecvTimeoutError, Sender, channel},
-    },
-    thread::{self, JoinHandle},
-    time::Duration,
-};
+use std::{io, path::Path, sync::Arc, time::Duration};
 
 use lacuna_nvmfs::Nvmfs;
 
-use super::{Arguments, heap::Heap, unmount_dir};
+use super::{Arguments, heap::Heap, unmount_dir, worker::Worker};
 
 /// How often to look.
 const INTERVAL: Duration = Duration::from_millis(500);
@@ -24,36 +16,27 @@ const INTERVAL: Duration = Duration::from_millis(500);
 const HOST_IS_FULL: &str = "the file system that it lies in is full. Syncs wait, changes that need space fail with \
                             ENOSPC; free some space there, and all goes on";
 
-/// A thread that looks now and then, until this is dropped.
-pub(super) struct Watch {
-    stop: Option<Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Watch {
-    pub(super) fn start(fs: Arc<Nvmfs>, arguments: &Arguments) -> std::io::Result<Watch> {
-        let (stop, stopped) = channel();
-        let (store, dir) = (arguments.store.display().to_string(), arguments.dir.clone());
-        let exits = arguments.exit_on_failure;
-        let thread = thread::Builder::new().name("watch".into()).spawn(move || {
-            let (mut waited, mut heap) = (false, Heap::default());
-            while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(INTERVAL) {
-                heap.look(fs.inodes_in_memory());
-                let waits = fs.ftl().waits_for_space();
-                if waits != std::mem::replace(&mut waited, waits) {
-                    log::warn!("{store}: {}", if waits { HOST_IS_FULL } else { "has space again, goes on" });
-                }
-                if let Some(reason) = fs.ftl().failure() {
-                    log::error!("{}", advice(&store, &dir, &reason));
-                    if exits {
-                        exit(&dir);
-                    }
-                    return;
-                }
+/// Looks now and then, until the thread is dropped.
+pub(super) fn start(fs: Arc<Nvmfs>, arguments: &Arguments) -> io::Result<Worker> {
+    let (store, dir) = (arguments.store.display().to_string(), arguments.dir.clone());
+    let exits = arguments.exit_on_failure;
+    Worker::start("watch", move |pauses| {
+        let (mut waited, mut heap) = (false, Heap::default());
+        while pauses.wait(INTERVAL) {
+            heap.look(fs.inodes_in_memory());
+            let waits = fs.ftl().waits_for_space();
+            if waits != std::mem::replace(&mut waited, waits) {
+                log::warn!("{store}: {}", if waits { HOST_IS_FULL } else { "has space again, goes on" });
             }
-        })?;
-        Ok(Watch { stop: Some(stop), thread: Some(thread) })
-    }
+            if let Some(reason) = fs.ftl().failure() {
+                log::error!("{}", advice(&store, &dir, &reason));
+                if exits {
+                    exit(&dir);
+                }
+                return;
+            }
+        }
+    })
 }
 
 /// What happened, and the way back.
@@ -71,13 +54,4 @@ fn exit(dir: &Path) -> ! {
         log::error!("{}: cannot be detached: {error:#}", dir.display());
     }
     std::process::exit(1);
-}
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        self.stop = None;
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
 }
