@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Records what a block device is told to write, discard and flush, for `lacuna flash-model --block-events`: the kernel's
+# Records what a block device is asked to write, discard and flush, for `lacuna flash-model --block-events`: the kernel's
 # own events of that device alone, in a tracing instance of the script's own. Sourced. Needs root and tracefs.
 #
 #   events_possible             whether the kernel can

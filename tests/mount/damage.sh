@@ -94,7 +94,7 @@ grep -Eq 'Input/output error|No space left' "$WORK/error" || fail "instead of EI
 (echo later >"$mnt/later") 2>"$WORK/error" && fail "writes go on after a failed one"
 grep -q 'Input/output error' "$WORK/error" || fail "instead of EIO: $(cat "$WORK/error")"
 [ "$(sha256sum <"$mnt/synced")" = "$sum" ] || fail "reads do not go on beside a failed write"
-# Whoever runs the machine is told, with the way back.
+# The log says what happened, and the way back.
 [ "$(metric failed reason=)" = 1 ] || fail "no metric tells: $("$LACUNA" metrics "$store" | grep failed)"
 "$LACUNA" info "$store" | grep -q 'STOPPED after a failure: ' || fail "info does not tell"
 umount "$mnt" || fail "cannot be unmounted after a failure"

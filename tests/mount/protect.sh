@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What mount(8) is told about devices, set-user-id bits and programs; who may speak with the process that serves a
+# Options of mount(8) about devices, set-user-id bits and programs; who may speak with the process that serves a
 # mount, and what that process keeps of its caller; names that a terminal would obey; dead mounts.
 . "$(dirname "$0")/lib.sh"
 need_fuse

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Root's mounts turn the kernel's switch for FUSE over io_uring on and say so in one line, but not where they are told to
+# Root's mounts turn the kernel's switch for FUSE over io_uring on and say so in one line, but not where an option says to
 # leave it, nor over /dev/fuse. The switch here is a copy: no other mount on this machine notices.
 . "$(dirname "$0")/lib.sh"
 need_fuse

@@ -10,7 +10,7 @@ use super::TraceOp;
 
 const EVENT: &str = " block_rq_complete: ";
 
-/// Reads what a block device was told to write, discard and flush from the kernel's own record: the text that
+/// Reads what a block device was asked to write, discard and flush from the kernel's own record: the text that
 /// `trace_pipe` gives of the event `block_rq_complete`, of that one device. So any file system's writes reach the
 /// [flash model](crate::flash), those of its journal and metadata included.
 ///

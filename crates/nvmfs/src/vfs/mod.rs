@@ -181,9 +181,9 @@ impl Nvmfs {
     }
 
     /// Compresses by `compression`, which is zstd, what was last written by one of the batches `births` and is not
-    /// compressed by zstd yet, where that makes it shorter. Files that say `none` or zstd themselves are left alone. Others
-    /// may read and write everything meanwhile; `go_on` is told how many bytes were compressed after each piece of 256 KiB
-    /// at most, and may wait there. Returns whether all was looked at, unless `go_on` ended it.
+    /// compressed by zstd yet, where it then takes less. Files that say `none` or zstd themselves are left alone. Others may
+    /// read and write everything meanwhile. `go_on` gets the number of bytes that were tried after each piece of 256 KiB at
+    /// most, and may wait. Returns whether all was looked at; not if `go_on` ended it.
     ///
     /// # Errors
     /// As writes of root, on a full store too: what came before is done. Damaged data is passed over.
