@@ -45,6 +45,8 @@ lacuna_mutants::breakable_rules! {
     RewriteHolds = "rewrite-holds",
     /// What was compressed while it could be written is written only if it is as it was.
     ColdLookedAtAgain = "cold-looked-at-again",
+    /// A chunk is compressed harder only if it then takes less.
+    ColdTakesLess = "cold-takes-less",
     /// A rewrite leaves the times of the file as they are.
     RewriteKeepsTimes = "rewrite-keeps-times",
     /// A read moves the time of access as `relatime` says.

@@ -41,6 +41,7 @@ const RULES: &[(&str, &str)] = &[
     ("incompressible-skipped", "compression::data_that_does_not_shrink_is_hardly_tried"),
     ("rewrite-holds", "compression::what_is_written_beside_a_rewrite_stays"),
     ("cold-looked-at-again", "compression::what_is_written_beside_a_walk_over_cold_data_stays"),
+    ("cold-takes-less", "compression::a_walk_over_cold_data_makes_nothing_longer"),
     ("rewrite-keeps-times", "compression::a_rewrite_brings_old_data_under_the_new_compression"),
     ("access-relative", "posix::times_move_and_are_stored_when_they_must"),
     ("generations-go-on", "posix_stores::a_number_that_returns_after_reopening_has_another_generation"),

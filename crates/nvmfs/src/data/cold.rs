@@ -89,7 +89,8 @@ impl Data {
             let harder: Vec<_> =
                 of_chunk.iter().map(|(lba, data)| Encoded::new(*lba, *data, codec)).collect();
             let harder_bytes: u64 = harder.iter().map(Encoded::stored_bytes).sum();
-            if harder_bytes < ftl.allocated(chunk_of(of_chunk[0].0))? {
+            let stored_bytes = ftl.allocated(chunk_of(of_chunk[0].0))?;
+            if harder_bytes < stored_bytes || is_broken(Rule::ColdTakesLess) {
                 encoded.extend(harder);
             }
         }
