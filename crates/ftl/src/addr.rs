@@ -27,8 +27,9 @@ pub(crate) const GRAIN: usize = 16;
 /// Payloads that are whole multiples of this many bytes are aligned to it if they are many.
 pub(crate) const BLOCK: usize = 4096;
 
-/// Writes are cut at multiples of this many sectors of the space.
-pub(crate) const CHUNK_SECTORS: u64 = 32;
+/// Writes are cut at multiples of this many sectors of the space. What lies between two of them is stored, verified and
+/// encoded together: a chunk.
+pub const CHUNK_SECTORS: u64 = 32;
 
 /// Largest chunk in bytes.
 pub(crate) const CHUNK_BYTES: usize = CHUNK_SECTORS as usize * SECTOR;

@@ -55,7 +55,7 @@ pub(crate) fn stored_bytes(chunk: &[u8]) -> usize {
 }
 
 /// The parts of `data`, written at `lba`, that lie in one chunk of the space each.
-pub(crate) fn chunks(mut lba: Lba, mut data: &[u8]) -> impl Iterator<Item = (Lba, &[u8])> {
+pub fn chunks(mut lba: Lba, mut data: &[u8]) -> impl Iterator<Item = (Lba, &[u8])> {
     std::iter::from_fn(move || {
         let left = (CHUNK_SECTORS - lba.0 % CHUNK_SECTORS) as usize * SECTOR;
         let (chunk, rest) = data.split_at(left.min(data.len()));

@@ -217,8 +217,8 @@ mod sync;
 mod verify;
 mod write;
 
-pub use addr::{Lba, SECTOR, Seq};
-pub use encoding::{Choice, Encoded};
+pub use addr::{CHUNK_SECTORS, Lba, SECTOR, Seq};
+pub use encoding::{Choice, Encoded, chunks};
 pub use error::{Error, Result};
 pub use lacuna_codec::{Algorithm, Codec};
 pub use lacuna_crypt::{

@@ -15,8 +15,7 @@ use std::{
     sync::Arc,
 };
 
-use lacuna_device::SECTOR;
-use lacuna_ftl::{Codec, Encoded, Lba, Op, Seq};
+use lacuna_ftl::{CHUNK_SECTORS, Codec, Encoded, Lba, Op, Seq};
 
 use super::{CHUNK_BYTES, Data};
 use crate::{
@@ -26,7 +25,6 @@ use crate::{
     mutant::{Rule, is_broken},
 };
 
-const CHUNK_SECTORS: u64 = CHUNK_BYTES / SECTOR as u64;
 /// Chunks that are compressed together, unless a batch takes less.
 const PIECE_CHUNKS: usize = 16;
 /// Pieces of the map that are looked at together.
@@ -82,7 +80,7 @@ impl Data {
         let ftl = self.inodes.volume().ftl();
         let before = ftl.births(range.clone())?;
         let mapped = self.mapped_runs(&node, sectors.clone())?;
-        let parts = mapped.runs.iter().flat_map(|(lba, data)| chunks_of(*lba, data));
+        let parts = mapped.runs.iter().flat_map(|(lba, data)| lacuna_ftl::chunks(*lba, data));
         let parts: Vec<_> = parts.filter(|(lba, _)| chunk_of(*lba).end <= mapped.end).collect();
         let mut encoded = Vec::with_capacity(parts.len());
         for of_chunk in parts.chunk_by(|one, other| chunk_of(one.0) == chunk_of(other.0)) {
@@ -116,15 +114,4 @@ impl Data {
 fn chunk_of(lba: Lba) -> Range<Lba> {
     let start = lba.0 / CHUNK_SECTORS * CHUNK_SECTORS;
     Lba(start)..Lba(start + CHUNK_SECTORS)
-}
-
-/// The parts of a run that lie in one chunk each.
-fn chunks_of(mut lba: Lba, mut data: &[u8]) -> impl Iterator<Item = (Lba, &[u8])> {
-    std::iter::from_fn(move || {
-        let left = (CHUNK_SECTORS - lba.0 % CHUNK_SECTORS) as usize * SECTOR;
-        let (chunk, rest) = data.split_at(left.min(data.len()));
-        let found = (lba, chunk);
-        (lba, data) = (Lba(lba.0 + (chunk.len() / SECTOR) as u64), rest);
-        (!chunk.is_empty()).then_some(found)
-    })
 }

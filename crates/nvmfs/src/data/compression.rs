@@ -13,8 +13,7 @@
 
 use std::sync::Arc;
 
-use lacuna_device::SECTOR;
-use lacuna_ftl::{Op, Room};
+use lacuna_ftl::{CHUNK_SECTORS, Op, Room};
 
 use super::{CHUNK_BYTES, Data, end_of, must_be_file, sectors};
 use crate::{
@@ -24,8 +23,6 @@ use crate::{
     mutant::{Rule, is_broken},
 };
 
-/// Sectors that the ftl compresses together.
-const CHUNK_SECTORS: u64 = CHUNK_BYTES / SECTOR as u64;
 /// Most sectors that a rewrite holds at a time: 1 MiB.
 const PIECE_SECTORS: u64 = 2048;
 

@@ -18,7 +18,7 @@ pub use xattr::XattrMode;
 use std::{ops::Range, sync::Arc};
 
 use lacuna_device::{FileProps, SECTOR};
-use lacuna_ftl::{Lba, Op};
+use lacuna_ftl::{CHUNK_SECTORS, Lba, Op};
 
 use crate::{
     error::{Refusal, Result},
@@ -99,7 +99,7 @@ pub(crate) fn must_be_file(node: &Node) -> Result<()> {
 }
 
 /// Bytes that the ftl stores, and compresses, together.
-const CHUNK_BYTES: u64 = 16 << 10;
+const CHUNK_BYTES: u64 = CHUNK_SECTORS * SECTOR as u64;
 
 /// Largest atomic write in bytes, where the store is large enough for it.
 const ATOMIC_BYTES_MAX: u64 = 8 << 20;
