@@ -20,7 +20,7 @@ lacuna_mutants::breakable_rules! {
     TrimsLogged = "trims-logged",
     /// A chunk is verified before any byte of it is returned.
     ReadVerifies = "read-verifies",
-    /// A chunk that is kept in memory is found by the batch that wrote it.
+    /// A chunk that is kept in memory counts only in the version that the map names.
     CachedByBatch = "cached-by-batch",
     /// The memory of a read in place that failed is cleared.
     FailedReadCleared = "failed-read-cleared",

@@ -14,8 +14,8 @@
 //! 3. The kernel forgets a removed inode after it has answered the removal. So a request that finds no space waits a
 //!    moment for recently removed inodes to be freed, then tries once more.
 //! 4. Where the kernel writes back, it alone knows how long files are, when they were changed, and where they have data
-//!    that is not written yet. So what it writes back leaves times alone, which it sets itself; nothing is told of
-//!    holes; and writes are called atomic only where a file is open directly, because only there a write of a program
+//!    that is not written yet. So what it writes back leaves times alone, which it sets itself; no hole is
+//!    reported; and writes are called atomic only where a file is open directly, because only there a write of a program
 //!    is one request.
 //!
 //! **Locks.** Those of the open files and of the complaints. Neither is held across a call of the file system or

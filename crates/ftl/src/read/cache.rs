@@ -5,14 +5,13 @@
 //!
 //! Chunks come from reads that missed, and from batches: whoever keeps pages in memory of its own writes most of them
 //! when it needs their space, and reads them again from here. What is kept is decided by address, so that a chunk that is
-//! overwritten often and read in between stays (of two policies the one that ranks versions found next to nothing under
-//! LinkBench, which overwrites most of what it reads).
+//! overwritten often and read in between stays.
 //!
 //! No entry is used that is out of date, because of two invariants:
 //!
-//! 1. A version names bytes that never change. A batch writes once. Where it writes a sector twice, the chunks of it
-//!    differ in their checksums. The numbers of batches are not given out twice while a store is open, and the cache ends
-//!    with it.
+//! 1. A version names bytes that never change. The numbers of batches are not given out twice while a store is open, and
+//!    the cache ends with it. If two chunks of one batch have the same first sector, length and checksum, the later one
+//!    hides all that the earlier one has stored, and is put later.
 //! 2. An entry counts only if its version is that of the map. Readers and writers put chunks in any order; the older one
 //!    of two may stay, and is a miss. A chunk that collection has moved keeps its batch, and so its entry.
 
@@ -22,7 +21,7 @@ use std::sync::{
 };
 
 use lacuna_codec::Algorithm;
-use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter, sync::Cache, sync::DefaultLifecycle};
+use quick_cache::{Weighter, sync::Cache};
 
 use crate::{
     Seq,
@@ -95,19 +94,13 @@ impl Weighter<u64, (Version, Arc<[u8]>)> for Weight {
 impl ChunkCache {
     /// An empty cache of at most `bytes_max`; none for 0.
     pub(crate) fn new(bytes_max: u64) -> Option<ChunkCache> {
-        if bytes_max == 0 {
-            return None;
-        }
-        // It takes its tables at once, for so many entries.
         let items = usize::try_from(bytes_max / (CHUNK_BYTES as u64 / 4)).unwrap_or(usize::MAX);
-        let options = OptionsBuilder::new()
-            .estimated_items_capacity(items.min(1 << 20))
-            .weight_capacity(bytes_max)
-            .build()
-            .expect("both sizes are given");
-        let chunks =
-            Cache::with_options(options, Weight, DefaultHashBuilder::default(), DefaultLifecycle::default());
-        Some(ChunkCache { chunks, hits: AtomicU64::new(0), misses: AtomicU64::new(0) })
+        (bytes_max > 0).then(|| ChunkCache {
+            // It takes its tables at once, for so many entries.
+            chunks: Cache::with_weighter(items.min(1 << 20), bytes_max, Weight),
+            hits: AtomicU64::new(0),
+            misses: AtomicU64::new(0),
+        })
     }
 
     pub(super) fn get(&self, key: &Key) -> Option<Arc<[u8]>> {
