@@ -1,16 +1,14 @@
 //! For every kind of bad input: one line that names the path and the cause, an exit code, nothing lost.
 
-mod support;
-
 use std::{
     fs,
     process::{Command, Output},
 };
 
+use crate::support::{Scratch, lacuna, run, succeed};
 use lacuna_device::{RawDevice, RawOptions, StreamHint};
 use lacuna_engine::{Store, StoreOptions, TableOptions};
 use lacuna_nvmfs::{VfsOptions, open_vfs};
-use support::{Scratch, lacuna, run, succeed};
 
 /// Expects exit code `code` and that the last line on standard error is a complaint with all of
 /// `words` in it; the line.

@@ -6,10 +6,8 @@ use std::{
     path::Path,
 };
 
+use crate::support::{Scratch, succeed};
 use rustix::fs::{XattrFlags, getxattr, setxattr};
-use support::{Scratch, succeed};
-
-mod support;
 
 fn inode(path: &Path) -> u64 {
     fs::symlink_metadata(path).unwrap().ino()

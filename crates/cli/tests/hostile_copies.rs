@@ -12,14 +12,12 @@ use std::{
     sync::Arc,
 };
 
+use crate::support::{Scratch, run, succeed, succeeded};
 use lacuna_ftl::{Lba, Op, Stream};
 use lacuna_nvmfs::{
     Ino, Nvmfs, OpenedVfs, VfsOptions, open_vfs,
     posix::{Caller, Posix, SetAttr, XattrMode},
 };
-use support::{Scratch, run, succeed, succeeded};
-
-mod support;
 
 /// Opens the store of a test, to do what the program does not.
 fn open(scratch: &Scratch) -> Arc<Nvmfs> {

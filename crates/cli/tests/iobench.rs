@@ -1,11 +1,9 @@
 //! Whole runs of `lacuna iobench`, small ones.
 
-mod support;
-
 use std::fs;
 
+use crate::support::{Scratch, run, succeed};
 use serde_json::Value;
-use support::{Scratch, run, succeed};
 
 const SMALL: &str = "--size 64M --seconds 1 --threads 2 --capacities 1 --live 50";
 

@@ -1,7 +1,5 @@
 //! Encrypted stores on the command line: where keys come from, what is refused and how, and what lies on the disk.
 
-mod support;
-
 use std::{
     fs,
     io::Write,
@@ -9,7 +7,7 @@ use std::{
     process::{Output, Stdio},
 };
 
-use support::{Scratch, lacuna, run};
+use crate::support::{Scratch, lacuna, run};
 
 const MARK: &str = "the content that nobody may read";
 

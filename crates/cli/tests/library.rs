@@ -1,9 +1,7 @@
 //! The program and the library `lacuna` on each other's stores.
 
-mod support;
-
+use crate::support::{Scratch, succeed};
 use lacuna::{Store, TableOptions};
-use support::{Scratch, succeed};
 
 #[test]
 fn the_library_opens_what_the_program_formats() {

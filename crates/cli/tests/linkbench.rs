@@ -1,11 +1,9 @@
 //! Whole runs of the program, and runs that are killed.
 
-mod support;
-
 use std::{fs, process::Stdio};
 
+use crate::support::{Kills, Scratch, lacuna, run, run_after_kill, succeed, succeeded};
 use serde_json::Value;
-use support::{Kills, Scratch, lacuna, run, run_after_kill, succeed, succeeded};
 
 const SMALL: &str = "--ids 3000 --seconds 1 --warmup 0 --requesters 4 --pool 16M --distribution distribution";
 

@@ -1,11 +1,9 @@
 //! LinkBench on a real server, if one is installed; otherwise the test prints that it is skipped.
 
-mod support;
-
 use std::fs;
 
+use crate::support::{Scratch, mariadb::Server, run, succeed};
 use serde_json::Value;
-use support::{Scratch, mariadb::Server, run, succeed};
 
 const SMALL: &str = "--mysql data/server.sock --ids 2000 --requesters 4 --distribution distribution --seed 1";
 

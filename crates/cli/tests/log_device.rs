@@ -2,9 +2,7 @@
 
 use std::fs;
 
-use support::{Scratch, run, succeed};
-
-mod support;
+use crate::support::{Scratch, run, succeed};
 
 /// What a command that must fail says, one line.
 fn refused(scratch: &Scratch, arguments: &str) -> String {

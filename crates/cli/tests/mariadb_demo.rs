@@ -2,9 +2,7 @@
 
 use std::{fs, os::unix::fs::PermissionsExt, process::Command};
 
-use support::Scratch;
-
-mod support;
+use crate::support::Scratch;
 
 #[test]
 fn a_demo_that_cannot_start_says_why_and_leaves_nothing() {

@@ -2,9 +2,7 @@
 
 use std::{fs, os::unix::fs::PermissionsExt, path::Path, process::Command};
 
-use support::{Scratch, succeeded};
-
-mod support;
+use crate::support::{Scratch, succeeded};
 
 /// Runs the program under a umask.
 fn succeed_with_umask(scratch: &Scratch, mask: &str, arguments: &str) {

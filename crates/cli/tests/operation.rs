@@ -1,7 +1,5 @@
 //! A store's size, the disks it moves between, and those who may only read it.
 
-mod support;
-
 use std::{
     ffi::OsStr,
     fs,
@@ -17,9 +15,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crate::support::{Scratch, lacuna, run, succeed};
 use lacuna_engine::{Store, StoreOptions, TableOptions};
 use lacuna_nvmfs::{VfsOptions, open_vfs};
-use support::{Scratch, lacuna, run, succeed};
 
 const MIB: u64 = 1 << 20;
 

@@ -1,8 +1,6 @@
 //! LinkBench and TPC-C's transactions on a real PostgreSQL, if one is installed; otherwise the tests print that they are
 //! skipped.
 
-mod support;
-
 use std::{
     fs,
     os::unix::fs::MetadataExt,
@@ -11,12 +9,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use serde_json::Value;
-use support::{
+use crate::support::{
     Scratch, lacuna,
     postgres::{Cluster, Server},
     succeeded,
 };
+use serde_json::Value;
 
 /// How long a program may run, on a machine that is busy.
 const PATIENCE: Duration = Duration::from_secs(300);

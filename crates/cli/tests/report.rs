@@ -1,11 +1,9 @@
 //! `lacuna report` on results of `./evaluate`, and reports over time.
 
-mod support;
-
 use std::fs;
 
+use crate::support::{Scratch, run, succeed};
 use serde_json::{Value, json};
-use support::{Scratch, run, succeed};
 
 #[test]
 fn a_run_over_time_becomes_a_page() {

@@ -7,9 +7,7 @@ use std::{
     path::Path,
 };
 
-use support::{Scratch, run, succeed};
-
-mod support;
+use crate::support::{Scratch, run, succeed};
 
 /// Bytes that are found nowhere else.
 fn content(seed: u64, len: usize) -> Vec<u8> {

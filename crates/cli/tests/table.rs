@@ -1,13 +1,11 @@
 //! Tables of a store, changed from the command line.
 
-mod support;
-
 use std::fs;
 
+use crate::support::{Scratch, succeed};
 use lacuna_engine::{Store, StoreOptions, TableOptions};
 use lacuna_nvmfs::{VfsOptions, open_vfs};
 use serde_json::Value;
-use support::{Scratch, succeed};
 
 /// A store with a table of its own settings, "own", and one that follows the defaults, "follows".
 fn make(scratch: &Scratch, storage: &str) {

@@ -1,11 +1,9 @@
 //! Whole runs of the benchmark in the style of TPC-C, and runs that are killed.
 
-mod support;
-
 use std::{fs, process::Stdio};
 
+use crate::support::{Kills, Scratch, lacuna, run, run_after_kill, succeed};
 use serde_json::Value;
-use support::{Kills, Scratch, lacuna, run, run_after_kill, succeed};
 
 const SMALL: &str =
     "--warehouses 2 --items 500 --customers 60 --seconds 1 --warmup 0 --requesters 4 --pool 16M --size 512M";

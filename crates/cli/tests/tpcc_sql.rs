@@ -1,12 +1,10 @@
 //! The benchmark in the style of TPC-C on a real server, if one is installed; otherwise the test prints that it is
 //! skipped.
 
-mod support;
-
 use std::fs;
 
+use crate::support::{Scratch, mariadb::Server, run, succeed};
 use serde_json::Value;
-use support::{Scratch, mariadb::Server, run, succeed};
 
 const SMALL: &str =
     "--mysql data/server.sock --warehouses 2 --items 300 --customers 40 --requesters 6 --seed 1";

@@ -1,11 +1,9 @@
 //! The program `lacuna trimbench`.
 
-mod support;
-
 use std::fs;
 
+use crate::support::{Scratch, run, succeed};
 use serde_json::Value;
-use support::{Scratch, run, succeed};
 
 const SMALL: &str = "--file 256K --trims 512,4K --holes 50 --no-zeros";
 

@@ -1,11 +1,9 @@
 //! `lacuna verdict` on the files of `bench/proof`.
 
-mod support;
-
 use std::fs;
 
+use crate::support::{Scratch, run, succeed};
 use serde_json::Value;
-use support::{Scratch, run, succeed};
 
 #[test]
 fn rounds_are_judged() {

@@ -1,9 +1,6 @@
 //! Mutation tests: each breaks one rule of src/mutant.rs, and requires that the test named for it fails.
 //!
-//! `cargo test -p lacuna-device --features mutants --test mutants -- --nocapture`
-
-#[path = "syscalls.rs"]
-mod syscalls;
+//! `cargo test -p lacuna-device --features mutants --test device every_broken -- --nocapture`
 
 use lacuna_device::mutant;
 use lacuna_sim::mutation::assert_each_is_noticed;
@@ -14,7 +11,7 @@ const DIRECTORY: &str = "syscalls::files_and_names_of_a_directory_are_synced_bef
 
 const ATOMIC: &str = "syscalls::an_atomic_write_is_one_request_that_asks_for_it";
 
-/// Each rule, and the tests of this file that must fail without it.
+/// Each rule, and the tests that must fail without it.
 const RULES: &[(&str, &str)] = &[
     ("files-synced", STORE_FILE),
     ("files-synced", BLOCK_DEVICE),

@@ -1,8 +1,6 @@
 //! Altering tables between plain, page-compressed and row-compressed while they are used: what they hold afterwards,
 //! what snapshots see, which writers wait, power cuts and failures in the middle.
 
-mod rigs;
-
 use std::{
     collections::BTreeMap,
     ops::{Bound, ControlFlow},
@@ -14,12 +12,12 @@ use std::{
     time::Duration,
 };
 
+use crate::rigs::{self, Flash, Rig};
 use lacuna_device::{MemVfs, Vfs};
 use lacuna_engine::{
     Algorithm, AlterProgress, Direction, Error, Store, StoreOptions, Table, TableKind, TableOptions, Txn,
 };
 use lacuna_sim::{SeededRng, SimVfs, for_each_seed};
-use rigs::{Flash, Rig};
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 

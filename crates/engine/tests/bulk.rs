@@ -1,14 +1,12 @@
 //! Loading sorted records: against a map, whole or not at all across crashes and errors, in full leaves.
 
-mod rigs;
-
 use std::{collections::BTreeMap, sync::Arc, thread, time::Duration};
 
+use crate::rigs::{self, Flash, Rig};
 use lacuna_device::{MemDevice, MemVfs, Vfs};
 use lacuna_engine::{Algorithm, Error, Store, StoreOptions, Table, TableOptions, TransactionOptions, Txn};
 use lacuna_nvmfs::{FormatOptions, Nvmfs, Options};
 use lacuna_sim::{SeededRng, SimVfs, for_each_seed};
-use rigs::{Flash, Rig};
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 

@@ -5,14 +5,6 @@
 //! After each cut the store must hold every acknowledged commit, at most the one under way besides,
 //! and nothing of any other transaction.
 
-#[path = "rigs/beside.rs"]
-mod beside;
-#[path = "rigs/edited.rs"]
-mod edited;
-#[path = "rigs/log_device.rs"]
-mod log_device;
-mod rigs;
-
 use std::{
     cell::{Cell, RefCell},
     collections::BTreeMap,
@@ -21,16 +13,13 @@ use std::{
     thread,
 };
 
-use beside::Beside;
-use edited::edited;
+use crate::rigs::{self, Flash, Rig, beside::Beside, edited::edited, log_device::FlashAndMemory};
 use lacuna_device::AtomicWrites;
 use lacuna_engine::{
     Algorithm, Direction, Doublewrite, Durability, EngineKey, Error, KeyCost, KeyOptions, Secret, Store,
     StoreOptions, Table, TableKind, TableOptions, Txn,
 };
 use lacuna_sim::{CutTally, SeededRng, SimVfs, for_each_seed};
-use log_device::FlashAndMemory;
-use rigs::{Flash, Rig};
 
 const TABLES: [&str; 3] = ["plain", "compressed", "row"];
 const ROUNDS: u64 = 3;

@@ -1,11 +1,9 @@
 //! Files of stores that somebody forged, checksums included: an error or some records; never a panic, never without
 //! end, never memory by what a file says. What `check` calls sound stays sound when it is used.
 
-mod forged_files;
-
 use std::sync::Arc;
 
-use forged_files::{Place, try_files};
+use crate::forged_files::{Place, try_files};
 use lacuna_device::{AlignedBuf, MemVfs, SECTOR, StreamHint, Vfs};
 use lacuna_engine::{Error, Result, Store, StoreOptions, TableOptions};
 use lacuna_sim::forge::{reseal_file_part, try_seed, try_seeds};

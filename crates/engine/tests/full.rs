@@ -1,19 +1,17 @@
 //! A VFS that fills up: new records are refused, everything else goes on, and nothing is lost.
 
 #[allow(dead_code, reason = "other tests use the rest")]
-mod rigs;
-
 use std::{
     collections::BTreeMap,
     ops::{Bound, ControlFlow},
     sync::Arc,
 };
 
+use crate::rigs::{Flash, Rig, recover};
 use lacuna_device::{BlockDevice, MemDevice, Vfs};
 use lacuna_engine::{Algorithm, Direction, Error, Store, StoreOptions, Table, TableOptions};
 use lacuna_nvmfs::{FormatOptions, Nvmfs, Options};
 use lacuna_sim::{SeededRng, for_each_seed};
-use rigs::{Flash, Rig, recover};
 
 fn device() -> Arc<dyn BlockDevice> {
     let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(64 << 20));

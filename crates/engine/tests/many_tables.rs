@@ -2,23 +2,18 @@
 //! several of them with long values: after each power cut the store has the acknowledged tables, kinds and records,
 //! with or without the change under way, and no file without a table.
 
-#[path = "rigs/edited.rs"]
-mod edited;
-mod rigs;
-
 use std::{
     collections::BTreeMap,
     ops::{Bound, ControlFlow},
     sync::Arc,
 };
 
-use edited::edited;
+use crate::rigs::{self, Flash, Rig, edited::edited};
 use lacuna_device::Vfs;
 use lacuna_engine::{
     Algorithm, Direction, Durability, Error, Store, StoreOptions, TableKind, TableOptions, Txn,
 };
 use lacuna_sim::{SeededRng, SimVfs, for_each_seed};
-use rigs::{Flash, Rig};
 
 const ROUNDS: u64 = 3;
 const TABLES_MAX: u64 = 5;

@@ -1,15 +1,12 @@
 //! The engine against a model in memory: one thread with random operations, then many threads.
 
-#[path = "rigs/edited.rs"]
-mod edited;
-
 use std::{
     collections::BTreeMap,
     ops::{Bound, ControlFlow},
     thread,
 };
 
-use edited::edited;
+use crate::rigs::edited::edited;
 use lacuna_device::MemVfs;
 use lacuna_engine::{
     Algorithm, Direction, Error, Isolation, Store, StoreOptions, Table, TableOptions, TransactionOptions, Txn,

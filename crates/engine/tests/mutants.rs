@@ -1,46 +1,8 @@
 //! Verifies that the crash matrix catches each broken rule: breaks one rule of src/mutant.rs at a time, in a process of
 //! its own, and demands that the test named for it fails; and that it passes while no rule is broken.
 //!
-//! `cargo test -p lacuna-engine --features mutants --test mutants -- --nocapture`, and with the feature `shuttle` too
-//! for those rules that only a scheduler of threads can find broken.
-
-#![allow(clippy::duplicate_mod, reason = "each of these tests brings its places with it")]
-
-#[path = "adaptive.rs"]
-mod adaptive;
-#[path = "alter.rs"]
-mod alter;
-#[path = "bulk.rs"]
-mod bulk;
-#[path = "crash.rs"]
-mod crash;
-#[path = "cursors.rs"]
-mod cursors;
-#[path = "encrypted.rs"]
-mod encrypted;
-#[path = "full.rs"]
-mod full;
-#[path = "history/main.rs"]
-mod history;
-#[path = "leaves.rs"]
-mod leaves;
-#[path = "log_device.rs"]
-mod log_device;
-#[path = "panics.rs"]
-mod panics;
-#[path = "regressions.rs"]
-mod regressions;
-#[cfg(feature = "shuttle")]
-#[path = "shuttle/main.rs"]
-mod scheduled;
-#[path = "shapes.rs"]
-mod shapes;
-#[path = "snapshot.rs"]
-mod snapshot;
-#[path = "switches.rs"]
-mod switches;
-#[path = "tables.rs"]
-mod tables;
+//! `cargo test -p lacuna-engine --features mutants --test engine every_broken -- --nocapture`, and with `--features
+//! mutants,shuttle --test shuttle` those rules that only a scheduler of threads can find broken.
 
 use std::{
     env,

@@ -1,8 +1,6 @@
 //! Optimizing a table: the form of its pages, its space, readers and writers beside it, power cuts and failures in the
 //! middle.
 
-mod rigs;
-
 use std::{
     collections::{BTreeMap, BTreeSet},
     ops::{Bound, ControlFlow},
@@ -13,12 +11,12 @@ use std::{
     thread,
 };
 
+use crate::rigs::{self, Flash, Rig};
 use lacuna_device::{BatchOp, MemVfs, Vfs};
 use lacuna_engine::{
     Algorithm, Direction, Error, OptimizeProgress, Store, StoreOptions, Table, TableKind, TableOptions,
 };
 use lacuna_sim::{HookedVfs, Hooks, SeededRng, SimVfs, for_each_seed};
-use rigs::{Flash, Rig};
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 

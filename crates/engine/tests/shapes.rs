@@ -1,8 +1,6 @@
 //! Space under histories of every shape: deletes free their space, whatever the order of inserts and deletes, the kind
 //! of table and the VFS; and the first record is found in as many page look-ups as the tree is high.
 
-mod rigs;
-
 use std::{
     collections::BTreeMap,
     fs,
@@ -11,6 +9,7 @@ use std::{
     sync::Arc,
 };
 
+use crate::rigs::{self, Flash, Rig};
 use lacuna_device::{BlockDevice, DirOptions, DirVfs, MemDevice, MemVfs, StreamHint, Vfs};
 use lacuna_engine::{
     Algorithm, Direction, Durability, Error, Store, StoreOptions, Table, TableCheck, TableInfo, TableKind,
@@ -18,7 +17,6 @@ use lacuna_engine::{
 };
 use lacuna_nvmfs::{FormatOptions, Nvmfs, Options};
 use lacuna_sim::{SeededRng, SimVfs, for_each_seed};
-use rigs::{Flash, Rig};
 
 fn options() -> StoreOptions {
     StoreOptions { pool_bytes: 4 << 20, log_bytes: 1 << 20, background: false, ..StoreOptions::default() }

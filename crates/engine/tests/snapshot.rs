@@ -1,9 +1,6 @@
 //! Isolation: the classic anomalies, random schedules against a map of all versions, and the history kept for
 //! snapshots.
 
-#[path = "rigs/edited.rs"]
-mod edited;
-
 use std::{
     collections::{BTreeMap, BTreeSet},
     ops::{Bound, ControlFlow},
@@ -12,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use edited::edited;
+use crate::rigs::edited::edited;
 use lacuna_device::{MemVfs, StreamHint, Vfs};
 use lacuna_engine::{
     Algorithm, Direction, Error, Isolation, Savepoint, Store, StoreOptions, Table, TableOptions,

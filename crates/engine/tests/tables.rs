@@ -1,8 +1,6 @@
 //! Dropping tables: which drops are refused, what concurrent readers get, power cuts and failures in the middle, and
 //! many threads at once. And defaults that tables follow.
 
-mod rigs;
-
 use std::{
     collections::BTreeMap,
     ops::{Bound, ControlFlow},
@@ -10,10 +8,10 @@ use std::{
     thread,
 };
 
+use crate::rigs::{self, Flash, Rig};
 use lacuna_device::{MemVfs, Vfs};
 use lacuna_engine::{Algorithm, Direction, Error, Store, StoreOptions, Table, TableKind, TableOptions, Txn};
 use lacuna_sim::{SeededRng, SimVfs, for_each_seed};
-use rigs::{Flash, Rig};
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 

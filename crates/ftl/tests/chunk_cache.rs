@@ -1,10 +1,8 @@
 //! Stored chunks in memory: they spare reads of the device, and are never out of date.
 
-mod harness;
-
 use std::sync::Arc;
 
-use harness::{Change, Model, assert_sound, encode, format, ops, payload};
+use crate::harness::{Change, Model, assert_sound, encode, format, ops, payload};
 use lacuna_device::{BlockDevice, MemDevice};
 use lacuna_ftl::{Ftl, Lba, Op, Options, SECTOR, Stream, Work};
 use lacuna_sim::{SeededRng, for_each_seed};

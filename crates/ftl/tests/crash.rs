@@ -1,15 +1,13 @@
 //! The crash matrix: seeded work, a power cut in any write, sync or discard, more cuts during recovery, then the
 //! comparison with the accepted and flushed batches; the same store then continues.
 //!
-//! `LACUNA_CASES=10000 cargo test -p lacuna-ftl --test crash any_cut -- --nocapture` runs 20,000 cases
+//! `LACUNA_CASES=10000 cargo test -p lacuna-ftl --test ftl crash::any_cut -- --nocapture` runs 20,000 cases
 //! and shows where their cuts fell.
-
-mod harness;
 
 use std::sync::Arc;
 
-use harness::{
-    assert_sound, format,
+use crate::harness::{
+    self, assert_sound, format,
     matrix::{self, Load, Run, assert_cut},
     watch::{Place, Tally},
 };
@@ -216,5 +214,24 @@ fn recovery_has_room_for_the_largest_map() {
             assert_sound(&ftl);
             ftl.write_batch(&[Op::Trim { lba: Lba(0), sectors: 1 << 40 }], Stream::Log).unwrap();
         }
+    });
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+#[ignore = "run by mutants.rs"]
+fn mixed() {
+    for_each_seed(60, |seed| {
+        matrix::case(seed, Load::Mixed);
+    });
+}
+
+/// The cases of the matrix in which a retained summary is read after a cut are few.
+#[cfg(feature = "mutants")]
+#[test]
+#[ignore = "run by mutants.rs"]
+fn mixed_long() {
+    for_each_seed(400, |seed| {
+        matrix::case(seed, Load::Mixed);
     });
 }

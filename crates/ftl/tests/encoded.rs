@@ -1,10 +1,8 @@
 //! Encoded chunks: what they take, and that no path loses or changes what is in them.
 
-mod harness;
-
 use std::{ops::ControlFlow, sync::Arc};
 
-use harness::{Change, Model, assert_sound, format, open};
+use crate::harness::{self, Change, Model, assert_sound, format, open};
 use lacuna_crc::crc32c;
 use lacuna_device::{AlignedBuf, BlockDevice, MemDevice};
 use lacuna_ftl::{

@@ -1,11 +1,9 @@
 //! Encrypted stores: no plaintext reaches the device, everything but reading and writing works without the key, and
 //! keys change atomically, in all places. The crash matrix (`crash`) runs on encrypted stores half of the time.
 
-mod harness;
-
 use std::{ops::ControlFlow, sync::Arc};
 
-use harness::{Change, Model, SEGMENT_BYTES, assert_sound, changes, ops};
+use crate::harness::{Change, Model, SEGMENT_BYTES, assert_sound, changes, ops};
 use lacuna_device::{AlignedBuf, BlockDevice, DeviceStats, Geometry, MemDevice};
 use lacuna_ftl::{
     Error, FormatOptions, Ftl, Key, KeyChange, KeyCost, KeyError, KeyOptions, Lba, NewKey, Op, Options,

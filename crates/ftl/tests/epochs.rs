@@ -1,11 +1,9 @@
 //! Why records carry the epoch beside their segment's generation: a generation can be given out twice when the power
 //! cut lost the header of the segment that had it first, and left records of it.
 
-mod harness;
-
 use std::sync::Arc;
 
-use harness::{SEGMENT_BYTES, format};
+use crate::harness::{SEGMENT_BYTES, format};
 use lacuna_device::{BlockDevice, MemDevice};
 use lacuna_ftl::{Ftl, Lba, Op, Options, SECTOR, Stream};
 

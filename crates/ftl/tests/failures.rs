@@ -1,10 +1,8 @@
 //! Devices that fail, have silent faults, hold foreign data, or were damaged.
 
-mod harness;
-
 use std::sync::Arc;
 
-use harness::{Change, Model, SEGMENT_BYTES, assert_sound, format, open, ops};
+use crate::harness::{Change, Model, SEGMENT_BYTES, assert_sound, format, open, ops};
 use lacuna_device::{BlockDevice, MemDevice};
 use lacuna_ftl::{CheckDepth, Error, FormatOptions, Ftl, Lba, Op, Options, SECTOR, Stream, Work};
 use lacuna_sim::{SeededRng, SimDevice, unreadable};

@@ -2,10 +2,9 @@
 //! one exception is that of tests/silent_faults.rs: damage to batches that only the very last flush covered looks like
 //! a power cut before it.
 
-mod harness;
-
 use std::collections::BTreeMap;
 
+use crate::harness;
 use lacuna_sim::for_each_seed;
 
 const CASES: u64 = 60;
@@ -37,4 +36,11 @@ fn a_flipped_bit_anywhere_is_harmless_or_reported() {
         reported(kind);
     }
     assert_eq!(reported("superblock"), 0, "the other slot is whole");
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+#[ignore = "run by mutants.rs"]
+fn some_flips() {
+    for_each_seed(80, |seed| harness::flips::case(seed, &mut BTreeMap::new()));
 }

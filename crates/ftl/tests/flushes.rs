@@ -1,10 +1,8 @@
 //! Flushes under way at the same time, on a device whose syncs end when the test says so.
 
-mod harness;
-
 use std::{sync::Arc, thread, time::Duration};
 
-use harness::format;
+use crate::harness::format;
 use lacuna_device::{BlockDevice, DeviceStats, Error as DeviceError, Geometry, MemDevice, Result};
 use lacuna_ftl::{Error, Ftl, Lba, Op, Options, SECTOR, Stream};
 use parking_lot::{Condvar, Mutex};

@@ -1,10 +1,8 @@
 //! A store uses no more of its device than its footprint, gives back the rest, and can still hold as much as before.
 
-mod harness;
-
 use std::{ops::Range, sync::Arc};
 
-use harness::assert_sound;
+use crate::harness::assert_sound;
 use lacuna_device::{AlignedBuf, BlockDevice, DeviceStats, Geometry, MemDevice, Result};
 use lacuna_ftl::{Error, Footprint, FormatOptions, Ftl, Lba, Op, Options, Stats, Stream, Work};
 use lacuna_sim::SeededRng;

@@ -4,13 +4,11 @@
 //! `images/version-1`, and `images/version-1-copies` of a store with copies of its superblock, are the device after
 //! [`history`], `images/version-1-encrypted` that of an encrypted store after [`encrypted_store_of_today`], and
 //! `images/version-1-encoded` after [`encoded_store_of_today`], as [`lacuna_sim::pack_image`] writes them. A later
-//! version gets an image of its own, by `cargo test -p lacuna-ftl --test golden -- --ignored`; this one stays.
-
-mod harness;
+//! version gets an image of its own, by `cargo test -p lacuna-ftl golden:: -- --ignored`; this one stays.
 
 use std::sync::Arc;
 
-use harness::{Change, Model, assert_sound, ops};
+use crate::harness::{Change, Model, assert_sound, ops};
 use lacuna_device::{BlockDevice, MemDevice};
 use lacuna_ftl::{
     Algorithm, Codec, Encoded, FormatOptions, Ftl, Key, KeyChange, KeyCost, KeyOptions, KeySource, Lba,

@@ -1,8 +1,6 @@
 //! A store grows with its device, while it is in use and under power cuts; old bytes in the added part are never taken
 //! for records.
 
-mod harness;
-
 use std::{
     sync::{
         Arc,
@@ -11,7 +9,7 @@ use std::{
     thread,
 };
 
-use harness::{assert_sound, format};
+use crate::harness::{assert_sound, format};
 use lacuna_device::{BlockDevice, MemDevice};
 use lacuna_ftl::{Error, Ftl, Lba, Op, Options, Stream, Work};
 use lacuna_sim::{SeededRng, SimDevice, for_each_seed};

@@ -1,8 +1,6 @@
 //! A device whose host runs out of space: what grows is refused, the rest waits, nothing is stopped, and once the host
 //! has space everything goes on.
 
-#![cfg(not(feature = "shuttle"))]
-
 use std::{
     sync::{Arc, mpsc},
     thread,

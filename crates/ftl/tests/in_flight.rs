@@ -1,7 +1,5 @@
 //! A device whose writes end late, in any order, in another thread: the worst case of io_uring.
 
-mod harness;
-
 use std::{
     sync::{
         Arc,
@@ -12,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use harness::{assert_sound, format};
+use crate::harness::{assert_sound, format};
 use lacuna_device::{BlockDevice, DeviceStats, Filled, Geometry, Result, WriteDone};
 use lacuna_ftl::{Error, Ftl, Lba, Op, Options, SECTOR, Stream};
 use lacuna_sim::{SeededRng, SimDevice, for_each_seed};

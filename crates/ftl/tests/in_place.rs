@@ -1,10 +1,8 @@
 //! Reads that need no memory but the caller's.
 
-mod harness;
-
 use std::{iter, sync::Arc};
 
-use harness::{assert_sound, open};
+use crate::harness::{assert_sound, open};
 use lacuna_device::{AlignedBuf, BlockDevice, DeviceStats, Geometry, Result};
 use lacuna_ftl::{Error, FormatOptions, Ftl, Lba, Op, SECTOR, Stream};
 use lacuna_sim::{SeededRng, SimDevice, unreadable};

@@ -1,7 +1,5 @@
 //! Interleavings that matter, forced: a device whose reads or writes stop at a gate.
 
-mod harness;
-
 use std::{
     sync::{
         Arc,
@@ -11,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use harness::{SEGMENT_BYTES, assert_sound};
+use crate::harness::{SEGMENT_BYTES, assert_sound};
 use lacuna_device::{BlockDevice, DeviceStats, Geometry, MemDevice, Result};
 use lacuna_ftl::{FormatOptions, Ftl, Lba, Op, Options, Stream, Work};
 use lacuna_sim::SeededRng;

@@ -1,14 +1,13 @@
 //! The key-value store of examples/kv.rs against a map, under power cuts and with colliding keys.
 
-mod harness;
 #[allow(dead_code, unreachable_pub)] // Its `main`, and what it would export.
 #[path = "../examples/kv.rs"]
-mod kv;
+mod example;
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use harness::{assert_sound, format, open};
-use kv::{Change, Error, Kv, SLOTS};
+use crate::harness::{assert_sound, format, open};
+use example::{Change, Error, Kv, SLOTS};
 use lacuna_device::{BlockDevice, MemDevice};
 use lacuna_ftl::Ftl;
 use lacuna_sim::{SeededRng, SimDevice, for_each_seed};

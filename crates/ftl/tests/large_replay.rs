@@ -1,11 +1,9 @@
 //! Recovery of so much log that several readers share it, after power cuts and with damage. The matrix has stores of a
 //! few MiB, which one reader replays.
 
-mod harness;
-
 use std::sync::Arc;
 
-use harness::history::assert_names_the_place;
+use crate::harness::history::assert_names_the_place;
 use lacuna_device::BlockDevice;
 use lacuna_ftl::{CheckDepth, Error, FormatOptions, Ftl, Lba, Op, Options, Stream};
 use lacuna_sim::{SeededRng, SimDevice, for_each_seed};

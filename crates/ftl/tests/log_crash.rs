@@ -1,12 +1,11 @@
 //! The crash matrix of a store with a log device: one power cut hits both, in any write, sync or fence of either.
 //!
-//! `LACUNA_CASES=10000 cargo test -p lacuna-ftl --test log_crash any_cut -- --nocapture` runs 10,000 cases.
-
-mod harness;
+//! `LACUNA_CASES=10000 cargo test -p lacuna-ftl --test ftl log_crash::any_cut -- --nocapture` runs 10,000 cases.
 
 use std::sync::Arc;
 
-use harness::{
+use crate::harness::{
+    self,
     log_device::TestLog,
     matrix::{self, Load, Run, assert_cut},
     watch::{Place, Tally},

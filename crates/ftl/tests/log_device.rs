@@ -1,10 +1,8 @@
 //! A store with a log device: what goes there, and which log device belongs to which state of which store.
 
-mod harness;
-
 use std::sync::Arc;
 
-use harness::{SEGMENT_BYTES, assert_sound};
+use crate::harness::{self, SEGMENT_BYTES, assert_sound};
 use lacuna_device::{BlockDevice, LogDevice, MappedMemory, MemDevice};
 use lacuna_ftl::{CheckDepth, Error, FormatOptions, Ftl, Lba, LogDeviceUse, Op, Options, Stream};
 use lacuna_sim::{SimDevice, SimMemory};

@@ -1,10 +1,8 @@
 //! The store against a plain array, without crashes.
 
-mod harness;
-
 use std::{ops::Range, sync::Arc};
 
-use harness::{Change, Model, assert_sound, changes, encode, format, open, ops, payload};
+use crate::harness::{Change, Model, assert_sound, changes, encode, format, open, ops, payload};
 use lacuna_device::{BlockDevice, MemDevice};
 use lacuna_ftl::{Error, FormatOptions, Ftl, Lba, Op, Options, SECTOR, Stream, Work};
 use lacuna_sim::{SeededRng, SimDevice, for_each_seed};

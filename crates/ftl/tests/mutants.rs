@@ -1,75 +1,35 @@
 //! Mutation tests: verify that each broken invariant is caught. Each breaks one rule of src/mutant.rs, in a process of
 //! its own, and requires that the test named for it fails, and that the test passes while no rule is broken.
 //!
-//! `cargo test -p lacuna-ftl --features mutants --test mutants -- --nocapture`, and with the feature `shuttle` too for
-//! those rules whose violation only a scheduler of threads can find.
+//! `cargo test -p lacuna-ftl --features mutants --test ftl every_broken -- --nocapture`, and with `--features
+//! mutants,shuttle --test shuttle` those rules whose violation only a scheduler of threads can find.
 
-#![allow(clippy::duplicate_mod)] // Each file of tests declares the harness.
-
-#[path = "chunk_cache.rs"]
-mod chunk_cache;
-#[path = "encoded.rs"]
-mod encoded;
-#[path = "encryption.rs"]
-mod encryption;
-#[path = "epochs.rs"]
-mod epochs;
-#[path = "grow.rs"]
-mod grow;
-mod harness;
-#[path = "in_place.rs"]
-mod in_place;
-#[path = "interleavings.rs"]
-mod interleavings;
-#[path = "large_replay.rs"]
-mod large_replay;
-#[path = "log_crash.rs"]
-mod log_crash;
-#[path = "log_device.rs"]
-mod log_device;
-#[path = "never_stuck.rs"]
-mod never_stuck;
-#[path = "panics.rs"]
-mod panics;
-#[path = "policies.rs"]
-mod policies;
-#[path = "reserve.rs"]
-mod reserve;
-#[cfg(feature = "shuttle")]
-#[path = "shuttle/main.rs"]
-mod scheduled;
-#[path = "superblocks.rs"]
-mod superblocks;
-
-use std::collections::BTreeMap;
-
-use harness::matrix::{self, Load};
 use lacuna_ftl::mutant;
-use lacuna_sim::{for_each_seed, mutation::assert_each_is_noticed};
+use lacuna_sim::mutation::assert_each_is_noticed;
 
-/// Each rule, and the test of this file that must fail without it.
+/// Each rule, and the test that must fail without it.
 const RULES: &[(&str, &str)] = &[
-    ("flush-syncs", "mixed"),
-    ("stop-at-gap", "mixed"),
-    ("all-parts", "mixed"),
-    ("replay-verifies", "mixed"),
-    ("resync-done", "mixed"),
+    ("flush-syncs", "crash::mixed"),
+    ("stop-at-gap", "crash::mixed"),
+    ("all-parts", "crash::mixed"),
+    ("replay-verifies", "crash::mixed"),
+    ("resync-done", "crash::mixed"),
     ("epoch-counts", "epochs::a_generation_given_out_twice_brings_nothing_back"),
-    ("marks-count", "flips"),
-    ("trims-logged", "mixed"),
-    ("read-verifies", "flips"),
+    ("marks-count", "flips::some_flips"),
+    ("trims-logged", "crash::mixed"),
+    ("read-verifies", "flips::some_flips"),
     ("cached-by-batch", "chunk_cache::no_read_is_out_of_date"),
     ("failed-read-cleared", "in_place::bytes_that_were_not_verified_are_not_seen"),
     ("pins-count", "interleavings::a_reader_pins_the_segment_that_it_reads"),
-    ("reuse-covered", "mixed"),
-    ("death-durable", "mixed"),
-    ("summaries-retained", "mixed_long"),
-    ("map-reuse-waits", "mixed"),
-    ("leaves-verified", "flips"),
-    ("birth-counts", "mixed"),
-    ("move-marks-count", "flips"),
-    ("summary-verified", "flips"),
-    ("summary-of-this-life", "mixed"),
+    ("reuse-covered", "crash::mixed"),
+    ("death-durable", "crash::mixed"),
+    ("summaries-retained", "crash::mixed_long"),
+    ("map-reuse-waits", "crash::mixed"),
+    ("leaves-verified", "flips::some_flips"),
+    ("birth-counts", "crash::mixed"),
+    ("move-marks-count", "flips::some_flips"),
+    ("summary-verified", "flips::some_flips"),
+    ("summary-of-this-life", "crash::mixed"),
     ("data-encrypted", "encryption::nothing_of_a_marked_workload_lies_on_the_device"),
     ("keys-in-turn", "encryption::some_copy_of_the_keys_is_whole_at_any_time"),
     ("opening-restores", "never_stuck::collections_that_never_end"),
@@ -97,29 +57,6 @@ const RULES: &[(&str, &str)] = &[
     ("log-acknowledged-counts", "log_device::an_older_copy_of_the_flash_is_noticed_by_the_mark"),
     ("old-end-wiped", "superblocks::no_copy_stays_where_a_store_ended"),
 ];
-
-#[test]
-#[ignore = "run by the test below"]
-fn mixed() {
-    for_each_seed(60, |seed| {
-        matrix::case(seed, Load::Mixed);
-    });
-}
-
-/// The cases of the matrix in which a retained summary is read after a cut are few.
-#[test]
-#[ignore = "run by the test below"]
-fn mixed_long() {
-    for_each_seed(400, |seed| {
-        matrix::case(seed, Load::Mixed);
-    });
-}
-
-#[test]
-#[ignore = "run by the test below"]
-fn flips() {
-    for_each_seed(80, |seed| harness::flips::case(seed, &mut BTreeMap::new()));
-}
 
 #[test]
 fn every_broken_rule_is_noticed() {

@@ -3,14 +3,12 @@
 //!
 //! `LACUNA_CASES=n` examines n states, and walks n walks. A failure prints the history of the store.
 
-mod harness;
-
 use std::{
     collections::{BTreeSet, VecDeque},
     env,
 };
 
-use harness::full::{Deed, End, Full, Shape, Use};
+use crate::harness::full::{Deed, End, Full, Shape, Use};
 use lacuna_ftl::Stats;
 use lacuna_sim::{SeededRng, for_each_seed};
 

@@ -1,8 +1,6 @@
 //! A device that panics, or forgets a request, in the middle of a store's work: no thread waits for ever, all get an
 //! error, and everything that was flushed is there when the store is opened again.
 
-mod harness;
-
 use std::{
     sync::{
         Arc,
@@ -13,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use harness::{assert_sound, format};
+use crate::harness::{assert_sound, format};
 use lacuna_device::{BlockDevice, DeviceStats, Filled, Geometry, Result, WriteDone};
 use lacuna_ftl::{Error, Ftl, Lba, Op, Options, SECTOR, Stream};
 use lacuna_sim::{SeededRng, SimDevice, for_each_seed};

@@ -1,15 +1,13 @@
 //! Decisions that change no content, and that nothing else would notice: which victim, which append point, when a
 //! checkpoint is due.
 
-mod harness;
-
 use std::{
     collections::BTreeSet,
     ops::Range,
     sync::{Arc, Mutex},
 };
 
-use harness::SEGMENT_BYTES;
+use crate::harness::{self, SEGMENT_BYTES};
 use lacuna_device::{BlockDevice, DeviceStats, Geometry, MemDevice, Result};
 use lacuna_ftl::{FormatOptions, Ftl, Lba, Op, Options, Stream, Work};
 use lacuna_sim::BeforeReads;

@@ -1,11 +1,9 @@
 //! Never stuck: a store that is as full as it may be accepts trims and overwrites of the same size, and collects,
 //! whatever happened to it before.
 
-mod harness;
-
 use std::{env, sync::Arc};
 
-use harness::{SEGMENT_BYTES, assert_sound, format};
+use crate::harness::{SEGMENT_BYTES, assert_sound, format};
 use lacuna_device::{BlockDevice, MemDevice};
 use lacuna_ftl::{Error, Ftl, Lba, Op, Options, Spare, Stream};
 use lacuna_sim::{SeededRng, for_each_seed};

@@ -1,10 +1,8 @@
 //! Segments that are used again before a checkpoint covers them: replay uses their retained summaries.
 
-mod harness;
-
 use std::sync::Arc;
 
-use harness::{assert_sound, format, open};
+use crate::harness::{assert_sound, format, open};
 use lacuna_device::BlockDevice;
 use lacuna_ftl::{Error, Ftl, Lba, Op, Options, Stream};
 use lacuna_sim::SimDevice;

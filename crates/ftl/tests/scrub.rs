@@ -1,10 +1,8 @@
 //! Scrubbing finds all damage and nothing else, while the store is in use, and stops on request.
 
-mod harness;
-
 use std::{ops::ControlFlow, sync::Arc};
 
-use harness::{SEGMENT_BYTES, changes, format, ops};
+use crate::harness::{SEGMENT_BYTES, changes, format, ops};
 use lacuna_device::{BlockDevice, MemDevice};
 use lacuna_ftl::{CheckDepth, FormatOptions, Ftl, Lba, Op, Options, SECTOR, Scrub, Stream, Work};
 use lacuna_sim::{SeededRng, SimDevice, for_each_seed};

@@ -4,11 +4,9 @@
 //! reopen the same holds, with one exception: recovery cannot distinguish a lost write of the very last flush from a
 //! power cut before that flush, so it may end at an earlier batch, but with everything that the flush before covered.
 
-mod harness;
-
 use std::sync::Arc;
 
-use harness::{
+use crate::harness::{
     changes, format,
     history::{History, assert_names_the_place, first_wrong, has_errors, read_all},
     open, ops,

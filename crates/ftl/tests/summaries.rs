@@ -1,8 +1,6 @@
 //! Summaries of sealed segments: the reads that they save; that a lost or damaged summary does no harm, and that check
 //! finds it. Also the other reads of recovery.
 
-mod harness;
-
 use std::{
     ops::Range,
     sync::{
@@ -11,7 +9,7 @@ use std::{
     },
 };
 
-use harness::{Model, SEGMENT_BYTES, assert_sound, changes, format, ops};
+use crate::harness::{self, Model, SEGMENT_BYTES, assert_sound, changes, format, ops};
 use lacuna_device::{AlignedBuf, BlockDevice, MemDevice};
 use lacuna_ftl::{CheckDepth, FormatOptions, Ftl, Lba, Op, Options, Stream, Work};
 use lacuna_sim::{BeforeReads, SeededRng, SimDevice, for_each_seed, unreadable};

@@ -1,11 +1,9 @@
 //! The superblock in its slots and copies: any of them is enough, none of another store counts, and a store opens on
 //! devices with blocks of any size.
 
-mod harness;
-
 use std::sync::Arc;
 
-use harness::assert_sound;
+use crate::harness::assert_sound;
 use lacuna_device::{AlignedBuf, BlockDevice};
 use lacuna_ftl::{Error, FormatOptions, Ftl, Lba, Op, Options, Stream, Work};
 use lacuna_sim::{SimDevice, for_each_seed};

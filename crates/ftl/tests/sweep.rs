@@ -1,10 +1,8 @@
 //! Sweeping over ranges in several windows, while the store is in use: each sector is visited exactly once.
 
-mod harness;
-
 use std::{collections::BTreeMap, ops::Range, sync::Arc};
 
-use harness::{changes, format, ops};
+use crate::harness::{changes, format, ops};
 use lacuna_device::{BlockDevice, MemDevice};
 use lacuna_ftl::{FormatOptions, Ftl, Lba, Op, Options, SECTOR, Stream, Work};
 use lacuna_sim::{SeededRng, SimDevice, for_each_seed};

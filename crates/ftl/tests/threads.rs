@@ -1,7 +1,5 @@
 //! Many threads on one store, with the background thread.
 
-mod harness;
-
 use std::{
     sync::{
         Arc,
@@ -10,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use harness::{Change, SEGMENT_BYTES, assert_sound, payload};
+use crate::harness::{self, Change, SEGMENT_BYTES, assert_sound, payload};
 use lacuna_device::{BlockDevice, DeviceStats, Geometry, MemDevice, Result};
 use lacuna_ftl::{FormatOptions, Ftl, Lba, Op, Options, SECTOR, Stream, Work};
 use lacuna_sim::{SeededRng, for_each_seed};

@@ -1,15 +1,13 @@
 //! Any single unreadable block: either the store opens, only the data in that block is lost, and reading it is an
 //! error; or the store refuses to open and names the place. `check` finds what reads find.
 
-mod harness;
-
 use std::sync::{
     Arc,
     atomic::{AtomicBool, Ordering::SeqCst},
 };
 
-use harness::{
-    SEGMENT_BYTES, flips,
+use crate::harness::{
+    self, SEGMENT_BYTES, flips,
     flips::{BYTES, SECTORS},
     history::{Found, History, Salvages, first_wrong, has_errors},
 };

@@ -1,8 +1,6 @@
 //! A mount in this process: checks that the transport carries the service's answers. The scripts in tests/mount check
 //! everything that programs see.
 
-mod mounted;
-
 use std::{
     fs::{self, Permissions},
     io::{ErrorKind, Read, Seek, SeekFrom, Write},
@@ -17,11 +15,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crate::mounted::{Mounted, formatted, mounted, serve, transports};
 use lacuna_device::{BatchOp, DirOptions, DirVfs, StreamHint, Vfs};
 use lacuna_ftl::{Lba, Op, Stream};
 use lacuna_fuse::{PageCache, Transport};
 use lacuna_nvmfs::{CheckDepth, Ino, Nvmfs, Options};
-use mounted::{Mounted, formatted, mounted, serve, transports};
 use rustix::{
     fs::{
         AtFlags, CWD, Dir, Mode, OFlags, RenameFlags, StatxFlags, XattrFlags, fgetxattr, flistxattr,

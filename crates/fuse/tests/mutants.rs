@@ -1,24 +1,9 @@
 //! Mutation tests: each breaks one rule of src/mutant.rs, and requires that the test named for it fails.
 //!
-//! `cargo test -p lacuna-fuse --features mutants --test mutants -- --nocapture`
+//! `cargo test -p lacuna-fuse --features mutants --test fuse every_broken -- --nocapture`
 //!
 //! What only a mount shows needs root and /dev/fuse, and one rule the kernel's switch for FUSE over io_uring; where they
 //! are missing, that part is SKIPPED.
-
-#![allow(clippy::duplicate_mod, reason = "each of these tests brings its modules with it")]
-
-#[path = "mount.rs"]
-mod mount;
-#[path = "openings.rs"]
-mod openings;
-#[path = "parallel.rs"]
-mod parallel;
-#[path = "privileges.rs"]
-mod privileges;
-#[path = "races.rs"]
-mod races;
-#[path = "service.rs"]
-mod service;
 
 use std::path::Path;
 
@@ -29,7 +14,7 @@ use rustix::process::geteuid;
 /// The one test for what happens on rings only. It mounts over fuser elsewhere.
 const ON_RINGS: &str = "mount::what_is_written_is_read";
 
-/// Each rule, and the tests of this file that must fail without it.
+/// Each rule, and the tests that must fail without it.
 const RULES: &[(&str, &str)] = &[
     ("writes-synced", "service::writes_are_durable_when_the_file_was_opened_so"),
     ("sync-times", "openings::a_synchronous_write_stores_its_times"),

@@ -1,9 +1,7 @@
 //! POSIX access control lists: what a kernel leaves to a file system. Random ones, under power cuts too, are among the
 //! changes of `posix_model.rs` and `posix_crash.rs`.
 
-mod by_inode;
-
-use by_inode::{NOBODY, ROOT, new, refused};
+use crate::by_inode::{NOBODY, ROOT, new, refused};
 use lacuna_nvmfs::{
     CheckDepth, Ino, Refusal,
     posix::{Caller, Posix, SetAttr, XattrMode},

@@ -1,11 +1,6 @@
 //! Access control lists, modes and attributes of one inode from several threads: none of them takes back what another
 //! has done.
 
-mod stores;
-#[allow(dead_code)]
-#[path = "world/acl.rs"]
-mod world_acl;
-
 use std::{
     sync::{
         Arc,
@@ -15,6 +10,8 @@ use std::{
     time::Duration,
 };
 
+use crate::stores::{assert_clean, formatted};
+use crate::world::acl::{ACL, Acl};
 use lacuna_device::{BlockDevice, MemDevice};
 use lacuna_nvmfs::{
     FormatOptions, Ino, Nvmfs, Options, Refusal,
@@ -22,8 +19,6 @@ use lacuna_nvmfs::{
 };
 use lacuna_sim::{BeforeReads, SeededRng, for_each_seed};
 use parking_lot::{Condvar, Mutex};
-use stores::{assert_clean, formatted};
-use world_acl::{ACL, Acl};
 
 const THREADS: usize = 3;
 const ROUNDS: u64 = 2000;

@@ -1,10 +1,9 @@
 //! Walks over cold data on stores that are nearly full and were overwritten many times: they take no space, so no writer
 //! is refused who would not be refused without them, and a power cut in one changes nothing. `LACUNA_CASES=n`: n stores.
 
-mod power;
-
 use std::{ops::ControlFlow, sync::Arc};
 
+use crate::power::{open, recover};
 use lacuna_device::BlockDevice;
 use lacuna_ftl::{self as ftl, Work};
 use lacuna_nvmfs::{
@@ -12,7 +11,6 @@ use lacuna_nvmfs::{
     posix::{Allocate, Caller, Posix, WriteOptions},
 };
 use lacuna_sim::{SeededRng, SimDevice, for_each_seed};
-use power::{open, recover};
 
 const CHUNK: u64 = 16 << 10;
 const CAPACITY: u64 = 6 << 20;

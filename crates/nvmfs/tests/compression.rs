@@ -1,7 +1,5 @@
 //! Compression per file: what is stored, what it takes, what is handed down, and rewriting it while it is in use.
 
-mod by_inode;
-
 use std::{
     num::NonZeroU64,
     ops::ControlFlow,
@@ -12,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use by_inode::{NOBODY, PLAIN, ROOT, assert_clean, at, clock, dir, file, refused, times};
+use crate::by_inode::{self, NOBODY, PLAIN, ROOT, assert_clean, at, clock, dir, file, refused, times};
 use lacuna_device::{BlockDevice, MemDevice, StreamHint, Vfs};
 use lacuna_ftl as ftl;
 use lacuna_nvmfs::{

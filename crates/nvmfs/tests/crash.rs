@@ -3,17 +3,14 @@
 //! After each cut the file system must hold the result of a prefix of the operations, with at least all
 //! that a sync covered; the operation under way counts as one that may have been accepted.
 
-mod history;
-mod power;
-
 use std::sync::Arc;
 
-use history::{BALLAST, Change, Data, Model, Part, apply, ballast_change, random_change};
+use crate::history::{BALLAST, Change, Data, Model, Part, apply, ballast_change, random_change};
+use crate::power::{CAPACITY, History, SEGMENT_BYTES, formatted, open, recover_noting};
 use lacuna_device::{BlockDevice, Error, StreamHint, Vfs};
 use lacuna_ftl::Work;
 use lacuna_nvmfs::{CheckDepth, FormatOptions, Nvmfs};
 use lacuna_sim::{CutTally, SeededRng, SimDevice, for_each_seed};
-use power::{CAPACITY, History, SEGMENT_BYTES, formatted, open, recover_noting};
 
 const ROUNDS: u64 = 4;
 const CASES: u64 = 200;

@@ -1,10 +1,8 @@
 //! Damaged, foreign and strange stores: an error or the right data; never a panic, never wrong data.
 
-mod history;
-
 use std::{fs, sync::Arc};
 
-use history::{Model, apply, random_change};
+use crate::history::{Model, apply, random_change};
 use lacuna_device::{BlockDevice, Error as DeviceError, MemDevice, StreamHint, Vfs};
 use lacuna_ftl::{self as ftl, Lba, Op, Stream};
 use lacuna_nvmfs::{

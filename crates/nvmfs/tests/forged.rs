@@ -1,9 +1,7 @@
 //! Whole stores that somebody forged, checksums included: an error or some data; never a panic, never without end,
 //! never memory by what the store says. What `check` calls sound stays sound when it is used.
 
-mod forged_store;
-
-use forged_store::{Limited, kinds, try_store};
+use crate::forged_store::{Limited, kinds, try_store};
 use lacuna_sim::forge::{Structure, try_seed, try_seeds};
 
 /// Memory that any of these stores of some megabytes may take.

@@ -1,13 +1,11 @@
 //! A file system that is as full as it may be, however its uses end: existing files can always be overwritten,
 //! truncated and removed. Only operations that cut extents may be refused. `LACUNA_CASES=n`: n file systems.
 
-mod power;
-
+use crate::power::{formatted, open, recover};
 use lacuna_device::{Error, Result, StreamHint, Vfs};
 use lacuna_ftl::Work;
 use lacuna_nvmfs::{CheckDepth, Nvmfs};
 use lacuna_sim::{SeededRng, for_each_seed};
-use power::{formatted, open, recover};
 
 const SECTOR: u64 = 512;
 const USES: u64 = 40;

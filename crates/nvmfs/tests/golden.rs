@@ -5,11 +5,9 @@
 //! and one that was removed while it was open; behind a checkpoint, collected, and not closed. [`make_an_image`] wrote it.
 //! A later version gets an image of its own; this one stays, and so does [`history`], which says what it must hold.
 
-mod by_inode;
-
 use std::{collections::BTreeMap, num::NonZeroU64, ops::ControlFlow, path::Path, sync::Arc};
 
-use by_inode::{ROOT, SECONDS, assert_clean, clock};
+use crate::by_inode::{ROOT, SECONDS, assert_clean, clock};
 use lacuna_device::{BlockDevice, MemDevice};
 use lacuna_ftl::{self as ftl, Lba, Work};
 use lacuna_nvmfs::{

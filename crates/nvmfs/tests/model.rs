@@ -1,15 +1,12 @@
 //! The file system against a map of names to bytes.
 
-mod history;
-mod stores;
-
 use std::{collections::BTreeMap, sync::Arc};
 
-use history::{Model, apply, random_change, same_kind};
+use crate::history::{Model, apply, random_change, same_kind};
+use crate::stores::{assert_clean, formatted};
 use lacuna_device::{BatchOp, BlockDevice, Error, StreamHint, Vfs};
 use lacuna_nvmfs::{Ino, Nvmfs, Options, posix::Rename};
 use lacuna_sim::{SeededRng, for_each_seed};
-use stores::{assert_clean, formatted};
 
 fn open(device: &Arc<dyn BlockDevice>) -> Nvmfs {
     Nvmfs::open(Arc::clone(device), Options::default()).unwrap()

@@ -1,28 +1,11 @@
 //! Mutation tests: each breaks one rule of src/mutant.rs, and requires that the test named for it fails.
 //!
-//! `cargo test -p lacuna-nvmfs --features mutants --test mutants -- --nocapture`
-
-#![allow(clippy::duplicate_mod, reason = "each of these tests brings its modules with it")]
-
-#[path = "acl.rs"]
-mod acl;
-#[path = "acl_threads.rs"]
-mod acl_threads;
-#[path = "compression.rs"]
-mod compression;
-#[path = "posix.rs"]
-mod posix;
-#[path = "posix_crash.rs"]
-mod posix_crash;
-#[path = "posix_stores.rs"]
-mod posix_stores;
-#[path = "quota.rs"]
-mod quota;
+//! `cargo test -p lacuna-nvmfs --features mutants --test nvmfs every_broken -- --nocapture`
 
 use lacuna_nvmfs::mutant;
 use lacuna_sim::mutation::assert_each_is_noticed;
 
-/// Each rule, and a test of this file that must fail without it.
+/// Each rule, and a test that must fail without it.
 const RULES: &[(&str, &str)] = &[
     ("sync-flushes", "posix_crash::power_cuts_leave_a_prefix_of_the_operations"),
     ("fsync-flushes", "posix_crash::power_cuts_leave_a_prefix_of_the_operations"),

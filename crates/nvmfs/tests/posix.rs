@@ -1,10 +1,8 @@
 //! The guarantees of the inode interface, one by one.
 
-mod by_inode;
-
 use std::{os::unix::fs::MetadataExt, sync::Arc};
 
-use by_inode::{
+use crate::by_inode::{
     NOBODY, PLAIN, ROOT, SECONDS, assert_clean, at, clock, dir, file, formatted, new, open, refused, times,
 };
 use lacuna_device::{BlockDevice, MemDevice, StreamHint, Vfs};

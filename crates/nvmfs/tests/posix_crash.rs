@@ -5,12 +5,11 @@
 //! that a sync covered, of everything or of one inode; the operation under way counts as one that may have
 //! been accepted.
 
-mod fight;
-mod power;
-mod world;
-
 use std::{ops::ControlFlow, sync::Arc};
 
+use crate::fight;
+use crate::power::{History, formatted, open, recover, recover_noting};
+use crate::world::{Change, Driver, World, random_change, summary};
 use lacuna_device::{BlockDevice, Error as DeviceError};
 use lacuna_ftl::{self as ftl, Work};
 use lacuna_nvmfs::{
@@ -18,8 +17,6 @@ use lacuna_nvmfs::{
     posix::{Caller, WriteOptions, XattrMode},
 };
 use lacuna_sim::{CutTally, SeededRng, SimDevice, for_each_seed};
-use power::{History, formatted, open, recover, recover_noting};
-use world::{Change, Driver, World, random_change, summary};
 
 const ROUNDS: u64 = 4;
 const CASES: u64 = 120;

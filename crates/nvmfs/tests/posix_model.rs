@@ -1,15 +1,12 @@
 //! The inode interface against a simple file system in memory.
 
-mod stores;
-mod world;
-
 use std::sync::Arc;
 
+use crate::stores::{assert_clean, formatted};
+use crate::world::{Driver, World, random_change, refusal, summary};
 use lacuna_device::BlockDevice;
 use lacuna_nvmfs::{Nvmfs, Options};
 use lacuna_sim::{SeededRng, for_each_seed};
-use stores::{assert_clean, formatted};
-use world::{Driver, World, random_change, refusal, summary};
 
 /// Few inodes stay in memory, so that they are read again and again.
 fn open(device: &Arc<dyn BlockDevice>) -> Nvmfs {

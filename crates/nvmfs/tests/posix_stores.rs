@@ -1,9 +1,6 @@
 //! The guarantees of the inode interface about whole stores, one by one: read-only, full and stopped ones, times that
 //! wait in memory, threads, and a check beside them.
 
-mod by_inode;
-mod fight;
-
 use std::{
     cell::Cell,
     sync::{
@@ -14,10 +11,10 @@ use std::{
     time::Duration,
 };
 
-use by_inode::{
+use crate::by_inode::{
     NOBODY, PLAIN, ROOT, SECONDS, assert_clean, at, clock, dir, file, formatted, new, open, refused,
 };
-use fight::fight;
+use crate::fight::fight;
 use lacuna_nvmfs::{
     CheckDepth, FormatOptions, Ino, Nvmfs, Options, Progress, Refusal, Spare, Timestamp,
     posix::{Allocate, Caller, Posix, Rename, SetAttr, WriteOptions, XattrMode},

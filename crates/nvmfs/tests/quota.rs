@@ -1,10 +1,5 @@
 //! Quotas: usage is exact whatever happened, and no user gets past its limits.
 
-mod by_inode;
-mod power;
-mod stores;
-mod world;
-
 use std::{
     collections::BTreeMap,
     num::NonZeroU64,
@@ -15,7 +10,10 @@ use std::{
     thread,
 };
 
-use by_inode::{PLAIN, ROOT, dir, file, open};
+use crate::by_inode::{PLAIN, ROOT, dir, file, open};
+use crate::power;
+use crate::stores::{assert_clean, formatted};
+use crate::world::{Driver, World, random_change, refusal};
 use lacuna_device::{BatchOp, SECTOR, StreamHint, Vfs};
 use lacuna_ftl::{Lba, Op, Stream};
 use lacuna_nvmfs::{
@@ -23,8 +21,6 @@ use lacuna_nvmfs::{
     posix::{Allocate, Caller, Posix, SetAttr, WriteOptions, XattrMode},
 };
 use lacuna_sim::{SeededRng, for_each_seed};
-use stores::{assert_clean, formatted};
-use world::{Driver, World, random_change, refusal};
 
 const USER: u32 = 1000;
 const DQUOT: i32 = 122;

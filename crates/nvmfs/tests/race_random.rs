@@ -2,16 +2,14 @@
 //! it looked up, whatever others do to its name. An operation may refuse only what it would refuse if all ran one after
 //! the other, in some order; and afterwards nothing is left of removed files.
 
-mod stores;
-
 use std::{num::NonZeroU64, sync::Barrier, thread};
 
+use crate::stores::{assert_clean, formatted};
 use lacuna_nvmfs::{
     Error, Ino, Limits, Nvmfs, Options, Refusal,
     posix::{Attr, Caller, FileKind, Posix, Rename, SetAttr, WriteOptions, XattrMode},
 };
 use lacuna_sim::{SeededRng, for_each_seed};
-use stores::{assert_clean, formatted};
 
 const THREADS: u64 = 4;
 const STEPS: u64 = 500;

@@ -1,19 +1,17 @@
 //! Results of operations while other threads change the same names and inodes: they must be as if the operations ran
 //! one after the other. Threads race for a moment; which wins is the scheduler's choice.
 
-mod stores;
-
 use std::{
     sync::atomic::{AtomicBool, Ordering::SeqCst},
     thread,
     time::{Duration, Instant},
 };
 
+use crate::stores::{assert_clean, formatted};
 use lacuna_nvmfs::{
     Error, Ino, Nvmfs, Options, Refusal,
     posix::{Attr, Caller, Posix, Rename, SetAttr, WriteOptions, XattrMode},
 };
-use stores::{assert_clean, formatted};
 
 const ROOT: Ino = Ino::ROOT;
 const NOBODY: Caller = Caller { uid: 65534, gid: 65534, umask: 0 };

@@ -1,16 +1,11 @@
 //! Mutation tests: each breaks one rule of src/mutant.rs, and requires that the test named for it fails.
 //!
-//! `cargo test -p lacuna-page --features mutants --test mutants -- --nocapture`
-
-#![allow(clippy::duplicate_mod, reason = "each of these tests brings its modules with it")]
-
-#[path = "images.rs"]
-mod images;
+//! `cargo test -p lacuna-page --features mutants --test page every_broken -- --nocapture`
 
 use lacuna_page::mutant;
 use lacuna_sim::mutation::assert_each_is_noticed;
 
-/// Each rule, and a test of this file that must fail without it.
+/// Each rule, and a test that must fail without it.
 const RULES: &[(&str, &str)] = &[
     ("checksum-agrees", "images::flipped_bits_are_noticed"),
     ("address-agrees", "images::blank_foreign_and_misplaced_are_told_apart"),

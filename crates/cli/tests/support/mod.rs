@@ -1,7 +1,5 @@
 //! Running the program.
 
-#![allow(dead_code)] // Each test file uses a part of it.
-
 pub(crate) mod mariadb;
 pub(crate) mod postgres;
 

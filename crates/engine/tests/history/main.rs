@@ -20,13 +20,9 @@ mod checker;
 mod checker_tests;
 mod effects;
 mod graph;
-#[path = "../rigs/log_device.rs"]
-mod log_device;
 mod plan;
 mod ranges;
 mod record;
-#[path = "../rigs/mod.rs"]
-mod rigs;
 mod session;
 mod value;
 mod versions;
@@ -35,13 +31,12 @@ mod worker;
 
 use std::sync::Arc;
 
+use crate::rigs::{Flash, Rig, log_device::FlashAndMemory};
 use anomalies::{Anomaly, Shown};
 use lacuna_device::{MemVfs, Vfs};
 use lacuna_sim::{SeededRng, SimVfs, for_each_seed};
-use log_device::FlashAndMemory;
 use plan::Plan;
 use record::{History, Outcome, State};
-use rigs::{Flash, Rig};
 use session::{Session, SharedRig};
 
 /// Memory, which keeps everything and has no power plug.

@@ -17,9 +17,9 @@ use super::{
     boundary::{Found, LEVELS},
     plan::{CHURNED, MARKS, Plan, TABLES},
     record::{Key, Seen, Stamp, State},
-    rigs::{self, Rig},
     value,
 };
+use crate::rigs::{self, Rig};
 
 pub(crate) type SharedRig = Arc<dyn Rig + Send>;
 

@@ -11,7 +11,7 @@ use lacuna_engine::{Error, Store, TableOptions, TransactionOptions};
 use lacuna_sim::{HookedVfs, Hooks, SeededRng, SimVfs};
 use parking_lot::Mutex;
 
-use super::rigs::Rig;
+use super::Rig;
 
 /// The second writer's table. None of its transactions commits.
 const TABLE: &str = "beside";

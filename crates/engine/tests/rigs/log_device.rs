@@ -9,7 +9,7 @@ use lacuna_device::{LogDevice, Vfs};
 use lacuna_engine::{Error, LogDeviceVfs};
 use lacuna_sim::{SeededRng, SimMemory};
 
-use super::rigs::{Flash, Rig, fail_some};
+use super::{Flash, Rig, fail_some};
 
 /// The file system on the simulated device, and the log in simulated memory on the same power.
 pub(crate) struct FlashAndMemory {

@@ -1,5 +1,9 @@
 //! VFSs with a power plug, for the crash matrices.
 
+pub(crate) mod beside;
+pub(crate) mod edited;
+pub(crate) mod log_device;
+
 use std::sync::Arc;
 
 use lacuna_device::{BlockDevice, StreamHint, Vfs};

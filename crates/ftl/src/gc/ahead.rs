@@ -4,8 +4,8 @@
 //! for its reads: first the summary, then the live data. If segments are handled one at a time, the thread waits for
 //! the device at each, queued behind the writers' requests, and the writers wait for the thread. So one look chooses
 //! several segments, and if they are sparse, their summaries are read concurrently, and then their live data: eight
-//! segments take two rounds of reads, one where the summaries are in memory (`cargo test -p lacuna-ftl --test summaries
-//! collection_reads`).
+//! segments take two rounds of reads, one where the summaries are in memory (`cargo test -p lacuna-ftl
+//! summaries::collection_reads`).
 //!
 //! Invariants:
 //! 1. A choice is valid only as long as the segment is in the life in which it was chosen and collecting it would still

@@ -5,8 +5,8 @@
 //! is live, these were a quarter of all reads of collection. So summaries are kept when segments are sealed, until
 //! their memory is used up ([`crate::Options::summary_memory`]); after that, a new one is kept only when a segment with
 //! a kept summary becomes free. The oldest summaries are not dropped for new ones, because old segments are the ones
-//! collected. A summary that is not kept is read. `cargo test -p lacuna-ftl --test summaries collection_reads` counts
-//! the rounds of reads that they save.
+//! collected. A summary that is not kept is read. `cargo test -p lacuna-ftl summaries::collection_reads` counts the
+//! rounds of reads that they save.
 //!
 //! Invariant: the bytes kept for a segment's life are those that its summary has on the device, or will have: a sealed
 //! segment does not change, and its kept summary is dropped when it becomes free. Code that must verify the device

@@ -18,7 +18,7 @@
 //!    reading it is an error.
 //!
 //! Without this, one bad block at the start of any segment keeps the store from being opened: `cargo test -p lacuna-ftl
-//! --test unreadable`.
+//! unreadable::`.
 //!
 //! A known segment is out of use from then on: its data is read as far as possible, but it is neither collected nor
 //! used again, and each checkpoint records that (case 1). `check` reports it.

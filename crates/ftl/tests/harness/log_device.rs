@@ -41,13 +41,6 @@ impl TestLog {
         }
     }
 
-    pub(crate) fn flip_bit(&self, offset: u64, bit: u8) {
-        match self {
-            TestLog::Memory(memory) => memory.flip_bit(offset, bit),
-            TestLog::Blocks(device) => device.flip_bit(offset, bit),
-        }
-    }
-
     pub(crate) fn fail_after(&self, writes: u64, syncs: u64) {
         match self {
             TestLog::Memory(memory) => {

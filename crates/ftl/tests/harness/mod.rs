@@ -1,7 +1,5 @@
 //! Shared by the integration tests: a model of the space, and seeded batches for store and model.
 
-#![allow(dead_code)] // Each test file uses a part of it.
-
 pub(crate) mod flips;
 pub(crate) mod full;
 pub(crate) mod history;

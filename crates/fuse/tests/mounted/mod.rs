@@ -1,7 +1,5 @@
 //! Mounts in the process of a test.
 
-#![allow(dead_code)] // each test uses its part
-
 use std::{path::Path, sync::Arc, thread};
 
 use lacuna_device::{BlockDevice, MemDevice};

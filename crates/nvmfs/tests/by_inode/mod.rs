@@ -1,7 +1,5 @@
 //! File systems under a clock that tests set, and short names for the inode operations of tests.
 
-#![allow(dead_code)] // each test uses its part
-
 use std::{cell::Cell, sync::Arc};
 
 use lacuna_device::{BlockDevice, MemDevice};

@@ -1,7 +1,5 @@
 //! A thread that conflicts with others.
 
-#![allow(dead_code)] // each test uses its part
-
 use lacuna_nvmfs::{
     Error, Ino,
     posix::{Caller, FileKind, Posix, Rename, SetAttr, WriteOptions, XattrMode},

@@ -1,7 +1,5 @@
 //! Random operations on a VFS, and the model that they are compared with.
 
-#![allow(dead_code)] // each test uses its part
-
 use std::{collections::BTreeMap, sync::Arc};
 
 use lacuna_device::{BatchOp, Error, Result, StreamHint, Vfs};

@@ -1,7 +1,5 @@
 //! Shared by both crash matrices: tiny stores, recovery under power cuts, and what may survive.
 
-#![allow(dead_code)] // each test uses its part
-
 use std::sync::Arc;
 
 use lacuna_device::BlockDevice;

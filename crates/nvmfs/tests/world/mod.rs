@@ -1,8 +1,6 @@
 //! A simple POSIX file system in memory, random operations, and how to do them on a real one.
 
-#![allow(dead_code)] // each test uses its part
-
-mod acl;
+pub(crate) mod acl;
 mod model;
 mod random;
 

@@ -1,0 +1,43 @@
+//! The integration tests of this crate, in one program: a line below for each file, which runs only if it is declared.
+//!
+//! Those under a scheduler of threads are in `shuttle.rs`, because its locks work in its own threads only.
+
+#![cfg(not(feature = "shuttle"))]
+
+mod adaptive;
+mod ahead;
+mod alter;
+mod bulk;
+mod contention;
+mod contract;
+mod crash;
+mod cursors;
+mod encrypted;
+mod faults;
+mod flush;
+mod forged;
+mod forged_files;
+mod full;
+mod golden;
+mod hermitage;
+#[path = "history/main.rs"]
+mod history;
+mod leaves;
+mod log_device;
+mod many_tables;
+mod model;
+#[cfg(feature = "mutants")]
+mod mutants;
+mod opening;
+mod optimize;
+mod overflow;
+mod packed;
+mod panics;
+mod regressions;
+mod replay;
+mod rigs;
+mod row;
+mod shapes;
+mod snapshot;
+mod switches;
+mod tables;

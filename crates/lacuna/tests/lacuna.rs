@@ -1,0 +1,4 @@
+//! The integration tests of this crate, in one program: a line below for each file, which runs only if it is declared.
+
+mod codecs;
+mod store;

@@ -1,0 +1,5 @@
+//! The integration tests of this crate, in one program: a line below for each file, which runs only if it is declared.
+
+mod images;
+#[cfg(feature = "mutants")]
+mod mutants;
