@@ -11,6 +11,8 @@
 #   loop_umount DIR             unmounts what loop_mount mounted
 #   loop_slow BYTES COMMAND...  runs it in a control group that reads and writes LOOP and other devices named in
 #                               LOOP_OTHERS at BYTES a second each, at most, and in LOOP_IOPS operations a second, if set
+#   loop_limit BYTES            makes that group, LOOP_GROUP, or changes its limits
+#   loop_memory SIZE            limits the memory of this shell and of all that it starts from now on, page cache included
 #   loop_remove                 gives everything back; for `trap loop_remove EXIT`, whatever happened
 
 LOOP=
@@ -19,6 +21,7 @@ LOOP_DIR=
 LOOP_KIND=
 LOOP_OTHERS=()
 LOOP_GROUP=
+LOOP_MEMORY_GROUP=
 LOOP_IOPS=
 NVMFS_PID=
 NVMFS_OPTIONS=()
@@ -120,7 +123,7 @@ loop_limit() {
     for device in "$LOOP" "${LOOP_OTHERS[@]}"; do
         device=$(cat "/sys/block/${device#/dev/}/dev")
         if [ -e "$LOOP_GROUP/io.max" ]; then
-            echo "$device rbps=$bytes wbps=$bytes ${iops:+riops=$iops wiops=$iops}" > "$LOOP_GROUP/io.max"
+            echo "$device rbps=$bytes wbps=$bytes riops=${iops:-max} wiops=${iops:-max}" > "$LOOP_GROUP/io.max"
         else
             echo "$device $bytes" > "$LOOP_GROUP/blkio.throttle.read_bps_device"
             echo "$device $bytes" > "$LOOP_GROUP/blkio.throttle.write_bps_device"
@@ -128,6 +131,26 @@ loop_limit() {
             echo "$device ${iops:-0}" > "$LOOP_GROUP/blkio.throttle.write_iops_device"
         fi
     done
+}
+
+loop_memory() {
+    local bytes own
+    bytes=$(numfmt --from=iec "${1%B}")
+    if own=$(awk -F: '$2 == "memory" { print $3 }' /proc/self/cgroup) && [ -n "$own" ]; then
+        LOOP_MEMORY_GROUP=/sys/fs/cgroup/memory${own%/}/lacuna-loop.$$
+    elif grep -qw memory /sys/fs/cgroup/cgroup.subtree_control 2> /dev/null; then
+        LOOP_MEMORY_GROUP=/sys/fs/cgroup/lacuna-loop-memory.$$
+    else
+        echo "$0: no control group limits memory here" >&2
+        exit 1
+    fi
+    mkdir "$LOOP_MEMORY_GROUP"
+    if [ -e "$LOOP_MEMORY_GROUP/memory.max" ]; then
+        echo "$bytes" > "$LOOP_MEMORY_GROUP/memory.max"
+    else
+        echo "$bytes" > "$LOOP_MEMORY_GROUP/memory.limit_in_bytes"
+    fi
+    echo $$ > "$LOOP_MEMORY_GROUP/cgroup.procs"
 }
 
 loop_slow() {
@@ -144,6 +167,9 @@ loop_remove() {
     if [ -n "$LOOP" ]; then losetup --detach "$LOOP" || true; fi
     if [ -n "$LOOP_FILE" ]; then rm -f "$LOOP_FILE"; fi
     if [ -n "$LOOP_GROUP" ]; then rmdir "$LOOP_GROUP" || true; fi
-    LOOP_GROUP=
+    if [ -n "$LOOP_MEMORY_GROUP" ]; then
+        echo $$ > "${LOOP_MEMORY_GROUP%/*}/cgroup.procs" && rmdir "$LOOP_MEMORY_GROUP" || true
+    fi
+    LOOP_GROUP='' LOOP_MEMORY_GROUP=''
     LOOP='' LOOP_FILE='' LOOP_DIR=''
 }

@@ -4,10 +4,11 @@
 //! layers: < flash, open_loop, page_traffic, row_compression, shuffle, significance, zipf < requesters
 //! layers: < loading, sql < figures
 //! layers: < linkbench
-//! layers: < engine, iobench, trimbench < proof, tpcc
+//! layers: < engine, iobench, trimbench < dataset, proof, tpcc
 
 mod ack_file;
 mod block_stat;
+pub mod dataset;
 pub mod engine;
 mod figures;
 pub mod flash;

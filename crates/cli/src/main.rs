@@ -6,12 +6,13 @@
 //! layers: printable < output < log_device < keys < control, demo, progress, size, trace, walk < ended, look
 //! layers: < files, grow, quota, scrub, table_info < live, phases, tables < info, sql < check, table
 //! layers: < compress, du, flash_model, format, iobench, key, linkbench, mariadb_demo, metrics, mount, postgres_demo, tpcc
-//! layers: < trimbench
+//! layers: < dataset, trimbench
 //! layers: < report, verdict
 
 mod check;
 mod compress;
 mod control;
+mod dataset;
 mod demo;
 mod du;
 mod ended;
@@ -93,6 +94,7 @@ enum Command {
     IoBench(Box<iobench::Arguments>),
     #[command(name = "trimbench")]
     TrimBench(Box<trimbench::Arguments>),
+    Dataset(Box<dataset::Arguments>),
     FlashModel(flash_model::Arguments),
     Verdict(verdict::Arguments),
     Report(report::Arguments),
@@ -161,6 +163,7 @@ fn run(command: Command) -> Result<()> {
         Command::TpcC(arguments) => tpcc::run(&arguments),
         Command::IoBench(arguments) => iobench::run(&arguments),
         Command::TrimBench(arguments) => trimbench::run(&arguments),
+        Command::Dataset(arguments) => dataset::run(&arguments),
         Command::FlashModel(arguments) => flash_model::run(&arguments),
         Command::Verdict(arguments) => verdict::run(&arguments),
         Command::Report(arguments) => report::run(&arguments),

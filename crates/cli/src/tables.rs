@@ -131,7 +131,7 @@ pub(crate) struct EngineOptions {
     #[arg(long, value_name = "SIZE")]
     map_memory: Option<Size>,
     /// Memory for pages as a store file or device holds them, beside the pool, or so many percent of the pool's: where
-    /// pages are compressed, the same memory holds more of them; none by default
+    /// pages are compressed, the same memory holds more of them; none by default, and none in a directory
     #[arg(long, value_name = "SIZE|PERCENT%", default_value = "0%")]
     chunk_cache: CacheSize,
     /// How much of the store to make use of: whole, percent of what is live, or auto, which is all of a disk and
@@ -394,6 +394,12 @@ impl Target {
             return Ok(Target::Temporary(format!("{temporary}-{}.lacuna", std::process::id()).into()));
         };
         match fs::metadata(path) {
+            Ok(metadata) if metadata.is_dir() && options.chunk_cache.beside(options.pool).1 > 0 => {
+                bail!(
+                    "{}: a directory, whose files have no chunk cache; leave --chunk-cache out",
+                    path.display()
+                )
+            }
             Ok(_) => Ok(Target::Existing(path.clone())),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(Target::New(path.clone())),
             Err(error) => Err(error).with_context(|| path.display().to_string()),

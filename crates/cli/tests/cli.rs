@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod copy;
+mod dataset;
 mod hostile_copies;
 mod iobench;
 mod keys;

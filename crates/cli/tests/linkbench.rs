@@ -91,12 +91,12 @@ fn row_compressed_tables_run_and_are_counted() {
     let scratch = Scratch::new();
     scratch.distribution();
     fs::create_dir(scratch.path("dir")).unwrap();
-    for (storage, algorithm) in [("store", "zlib"), ("dir", "lz4")] {
+    for (storage, algorithm, cache) in [("store", "zlib", "--chunk-cache 25%"), ("dir", "lz4", "")] {
         let table = succeed(
             &scratch,
             &format!(
-                "linkbench --store {storage} --size 512M --chunk-cache 25% --tables plain,row --row-algorithm {algorithm} \
-                 {SMALL} --json out.json"
+                "linkbench --store {storage} --size 512M {cache} --tables plain,row --row-algorithm {algorithm} {SMALL} \
+                 --json out.json"
             ),
         );
         assert!(table.contains(&format!("row/{algorithm} : plain")), "{table}");
@@ -109,6 +109,19 @@ fn row_compressed_tables_run_and_are_counted() {
         assert!(counters["compressions"].as_u64() > Some(50), "{counters}");
         assert!(row["logical_bytes"].as_u64() < plain["logical_bytes"].as_u64());
     }
+}
+
+/// Pages would have less memory for it, and nothing else would have more.
+#[test]
+fn files_of_a_directory_have_no_chunk_cache() {
+    let scratch = Scratch::new();
+    scratch.distribution();
+    fs::create_dir(scratch.path("dir")).unwrap();
+    let refused = run(&scratch, &format!("linkbench --store dir --chunk-cache 25% {SMALL}"));
+    assert_eq!(refused.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(said, "lacuna: dir: a directory, whose files have no chunk cache; leave --chunk-cache out\n");
+    assert_eq!(fs::read_dir(scratch.path("dir")).unwrap().count(), 0);
 }
 
 /// The log on a device of its own, a file here: for tables of one kind after the other, and verified with it.

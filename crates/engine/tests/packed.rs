@@ -84,6 +84,50 @@ fn compressed_leaves_are_packed_and_no_others() {
     }
 }
 
+/// Values that repeat in no order: the codec finds them in the page, but not in columns.
+#[test]
+fn packing_makes_no_page_larger() {
+    let texts = |bytes: usize| -> Vec<String> {
+        let word = |text: u64| format!("{:016x}", (text + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        // One column is alike in all of them, so that heads reach to there.
+        (0..40)
+            .map(|text| (0..3).map(|i| word(3 * text + i)).collect::<String>()[..bytes].to_owned() + "/")
+            .collect()
+    };
+    for (algorithm, bytes) in
+        [(Algorithm::Lz4, 24), (Algorithm::Lz4, 36), (Algorithm::Zstd, 36), (Algorithm::Zlib, 30)]
+    {
+        let texts = texts(bytes);
+        let [packed, alone] = [true, false].map(|packing| {
+            let vfs = MemVfs::new();
+            let options = StoreOptions { background: false, packing, ..StoreOptions::default() };
+            let store = Store::open(vfs.clone(), options).expect("open");
+            let table = store.create_table("t", TableOptions::compressed(algorithm)).expect("create");
+            let mut txn = store.begin();
+            for key in 0..KEYS {
+                let text = &texts[(key.wrapping_mul(0x9E37_79B9) >> 16) as usize % texts.len()];
+                txn.put(&table, &key.to_be_bytes(), text.as_bytes()).expect("put");
+            }
+            txn.commit().expect("commit");
+            drop(table);
+            store.close().expect("close");
+            let length = |image: &AlignedBuf| {
+                let stored = &image[STORED_BYTES_AT..CHECKSUM_AT];
+                let stored = u32::from_le_bytes(stored.try_into().expect("four")) as usize;
+                (HEADER_BYTES + stored).next_multiple_of(SECTOR)
+            };
+            nodes(&vfs).iter().map(|(page, image)| (*page, length(image))).collect::<Vec<_>>()
+        });
+        assert!(packed.len() > 3 && packed.len() == alone.len());
+        for ((page, packed), (_, alone)) in packed.iter().zip(&alone) {
+            assert!(
+                packed <= alone,
+                "{algorithm:?}, {bytes}: page {page}: {packed} bytes packed, {alone} alone"
+            );
+        }
+    }
+}
+
 /// An LZ4 block of a few literals.
 fn lz4_literals(bytes: &[u8]) -> Vec<u8> {
     assert!(bytes.len() < 15);

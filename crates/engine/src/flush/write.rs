@@ -34,6 +34,8 @@ pub(super) struct Writer {
     copy: AlignedBuf,
     /// Memory for its packed form, which is compressed instead of it.
     packed: AlignedBuf,
+    /// Memory for an image that is tried beside another.
+    trial: AlignedBuf,
     /// Images, each on a sector.
     images: AlignedBuf,
     /// Compressed images name no lesser transaction (`horizon`).
@@ -48,6 +50,7 @@ impl Default for Writer {
             encoder: Encoder::new(),
             copy: AlignedBuf::zeroed(PAGE_BYTES_MAX),
             packed: AlignedBuf::zeroed(PAGE_BYTES_MAX),
+            trial: AlignedBuf::zeroed(PAGE_BYTES_MAX),
             images: AlignedBuf::zeroed(BATCH_BYTES + PAGE_BYTES_MAX),
             horizon: TxnId::NONE,
             packs: true,
@@ -233,11 +236,25 @@ impl Writer {
             node::forget_writers(page, self.horizon);
             let packed = &mut self.packed[..space.page_bytes()];
             let leaf = if self.packs { node::pack(page, packed) } else { None };
-            let image = leaf.and_then(|leaf| self.encoder.encode_packed(page, leaf, codec, SECTOR, out));
-            image.unwrap_or_else(|| {
-                copy_tidied(page, packed);
-                self.encoder.encode(packed, codec, SECTOR, out)
-            })
+            let is_sure = leaf.is_some_and(|leaf| !node::breaks_repeats(page, leaf));
+            match leaf.and_then(|leaf| self.encoder.encode_packed(page, leaf, codec, SECTOR, out)) {
+                Some(image) if is_sure => image,
+                Some(image) => {
+                    copy_tidied(page, packed);
+                    let trial = &mut self.trial[..space.page_bytes()];
+                    let alone = self.encoder.encode(packed, codec, SECTOR, trial);
+                    if alone.image_bytes < image.image_bytes {
+                        out.copy_from_slice(trial);
+                        alone
+                    } else {
+                        image
+                    }
+                }
+                None => {
+                    copy_tidied(page, packed);
+                    self.encoder.encode(packed, codec, SECTOR, out)
+                }
+            }
         } else {
             self.encoder.encode(page, codec, SECTOR, out)
         };

@@ -31,7 +31,7 @@ use crate::{
 
 #[cfg(test)]
 pub(crate) use packed::LAYOUT as PACKED_LAYOUT;
-pub(crate) use packed::{pack, unpack};
+pub(crate) use packed::{breaks_repeats, pack, unpack};
 
 /// First byte of the node header.
 const BASE: usize = HEADER_BYTES;

@@ -75,6 +75,45 @@ pub(crate) fn pack<'a>(page: &[u8], out: &'a mut [u8]) -> Option<&'a [u8]> {
     Some(&out[..bytes])
 }
 
+/// Whether the columns of a page's leaf, as [`pack`] made them, break up what its cells have in common as it is: values
+/// that repeat in no order, which a compressor finds in the page alone. Then the page may compress better as it is.
+/// Looks at each word of the values in the heads by itself.
+pub(crate) fn breaks_repeats(page: &[u8], packed: &[u8]) -> bool {
+    /// Varying bytes in common from which on a match is shorter: LZ4 stores it in three, and what is before it.
+    const BYTES_MIN: u32 = 8;
+    /// One of so many cells repeats a word that the cell before it does not have.
+    const SHARE: usize = 4;
+    // A word may end behind its cell.
+    const { assert!(SLOT + TRAILER_BYTES >= WORD) };
+    let first = &packed[HEADER..];
+    let key_end = LEAF_CELL_HEADER + u16_at(first, CELL_KEY_BYTES) as usize;
+    let values = u64_at(packed, PACKED_COLUMNS) & !ones(key_end.min(HEAD_MAX));
+    if values.count_ones() < BYTES_MIN {
+        return false;
+    }
+    let slots_end = page.len() - TRAILER_BYTES;
+    let slots = page[slots_end - SLOT * Node::new(page).count()..slots_end].as_chunks().0;
+    let mut common = 0;
+    for start in (0..HEAD_MAX).step_by(WORD) {
+        let lanes = values >> start & 0xff;
+        if lanes == 0 {
+            continue;
+        }
+        let mask = bits(lanes).fold(0, |mask, lane| mask | 0xff << (8 * lane));
+        let (mut seen, mut last) = ([0u16; 256], 0);
+        let is_repeated = |at: &usize| {
+            let hash = (u64_at(page, at + start) & mask).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+            let tag = (hash >> 40) as u16;
+            let is_another = std::mem::replace(&mut last, hash) != hash;
+            std::mem::replace(&mut seen[(hash >> 56) as usize], tag) == tag && is_another
+        };
+        if offsets(slots).filter(is_repeated).count() * SHARE >= slots.len() {
+            common += lanes.count_ones();
+        }
+    }
+    common >= BYTES_MIN
+}
+
 /// Makes the body of `page` the leaf that was packed. The error says why it cannot be one; the page is undefined then.
 pub(crate) fn unpack(packed: &[u8], page: &mut [u8]) -> Result<(), &'static str> {
     let (header, rest) = packed.split_at_checked(HEADER).ok_or("packed leaf without a header")?;
