@@ -20,8 +20,8 @@ use lacuna_engine::{Store, StoreOptions, Table, TableOptions, TransactionOptions
 use serde::Serialize;
 
 use crate::{
-    Footprint, Measured, PageTraffic,
-    engine::{create_tables, footprint},
+    Measured, PageTraffic,
+    engine::create_tables,
     loading::{self, Loading},
     page_traffic,
     progress::Progress,
@@ -129,20 +129,6 @@ struct Database {
     table: Table,
 }
 
-impl Measured for Database {
-    fn settle(&self) -> Result<()> {
-        Ok(self.store.checkpoint()?)
-    }
-
-    fn footprint(&self) -> Result<Footprint> {
-        footprint(&self.store)
-    }
-
-    fn page_traffic(&self) -> Result<Option<PageTraffic>> {
-        Ok(Some(PageTraffic::of(&self.store)?))
-    }
-}
-
 impl Database {
     /// Puts `count` rows: `next` gives the number and the content of each.
     fn put<'r>(
@@ -171,12 +157,12 @@ impl Database {
         quiet: bool,
         work: impl FnOnce(&AtomicU64) -> Result<()>,
     ) -> Result<Phase> {
-        let before = self.footprint()?;
+        let before = self.store.footprint()?;
         let done = AtomicU64::new(0);
         let line = || format!("{} of {count} rows", done.load(Relaxed));
-        let run = || loading::during(self, || work(&done));
+        let run = || loading::during(&self.store, || work(&done));
         let ((), Loading { seconds, cpu_seconds, pages }) = Progress::new(name, quiet, line).during(run)?;
-        let after = self.footprint()?;
+        let after = self.store.footprint()?;
         Ok(Phase {
             seconds,
             cpu_seconds,

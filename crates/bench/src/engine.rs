@@ -63,17 +63,37 @@ impl Db for EngineDb {
     }
 }
 
-impl Measured for EngineDb {
+impl Measured for Store {
     fn settle(&self) -> Result<()> {
-        Ok(self.store.checkpoint()?)
+        Ok(self.checkpoint()?)
     }
 
     fn footprint(&self) -> Result<Footprint> {
-        footprint(&self.store)
+        let vfs = self.stats()?.vfs;
+        Ok(Footprint {
+            logical_bytes: self.tables()?.iter().map(|table| table.file_bytes).sum(),
+            allocated_bytes: vfs.allocated_bytes,
+            store_bytes: vfs.store_bytes,
+            device_written_bytes: vfs.device_written_bytes,
+        })
     }
 
     fn page_traffic(&self) -> Result<Option<PageTraffic>> {
-        Ok(Some(PageTraffic::of(&self.store)?))
+        Ok(Some(PageTraffic::of(self)?))
+    }
+}
+
+impl Measured for EngineDb {
+    fn settle(&self) -> Result<()> {
+        self.store.settle()
+    }
+
+    fn footprint(&self) -> Result<Footprint> {
+        self.store.footprint()
+    }
+
+    fn page_traffic(&self) -> Result<Option<PageTraffic>> {
+        self.store.page_traffic()
     }
 }
 
@@ -122,17 +142,6 @@ pub(crate) fn open_tables(
     };
     let tables = names.iter().map(find).collect::<Result<_>>()?;
     Ok((store, tables))
-}
-
-/// Sizes and traffic of a store.
-pub(crate) fn footprint(store: &Store) -> Result<Footprint> {
-    let vfs = store.stats()?.vfs;
-    Ok(Footprint {
-        logical_bytes: store.tables()?.iter().map(|table| table.file_bytes).sum(),
-        allocated_bytes: vfs.allocated_bytes,
-        store_bytes: vfs.store_bytes,
-        device_written_bytes: vfs.device_written_bytes,
-    })
 }
 
 /// A transaction of [`EngineDb`].

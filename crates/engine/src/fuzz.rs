@@ -78,6 +78,7 @@ pub fn page(bytes: &[u8]) {
     assert_eq!(Node::new(&copy).used(), used);
     let mut packed = vec![0; page.len()];
     if let Some(packed) = node::pack(&page, &mut packed) {
+        let _ = node::breaks_repeats(&page, packed); // reads within the page
         let mut back = vec![0x55; page.len()];
         assert_eq!(node::unpack(packed, &mut back), Ok(()));
         let end = page.len() - TRAILER_BYTES;

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     Footprint, Measured,
-    engine::{classify, create_tables, footprint, open_tables},
+    engine::{classify, create_tables, open_tables},
     linkbench::{DbError, DbResult},
     page_traffic::PageTraffic,
 };
@@ -72,15 +72,15 @@ impl Db for Database {
 
 impl Measured for Database {
     fn settle(&self) -> Result<()> {
-        Ok(self.store.checkpoint()?)
+        self.store.settle()
     }
 
     fn footprint(&self) -> Result<Footprint> {
-        footprint(&self.store)
+        self.store.footprint()
     }
 
     fn page_traffic(&self) -> Result<Option<PageTraffic>> {
-        Ok(Some(PageTraffic::of(&self.store)?))
+        self.store.page_traffic()
     }
 }
 

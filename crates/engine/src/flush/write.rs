@@ -239,20 +239,17 @@ impl Writer {
             let is_sure = leaf.is_some_and(|leaf| !node::breaks_repeats(page, leaf));
             match leaf.and_then(|leaf| self.encoder.encode_packed(page, leaf, codec, SECTOR, out)) {
                 Some(image) if is_sure => image,
-                Some(image) => {
+                image => {
                     copy_tidied(page, packed);
                     let trial = &mut self.trial[..space.page_bytes()];
                     let alone = self.encoder.encode(packed, codec, SECTOR, trial);
-                    if alone.image_bytes < image.image_bytes {
-                        out.copy_from_slice(trial);
-                        alone
-                    } else {
-                        image
+                    match image {
+                        Some(image) if image.image_bytes <= alone.image_bytes => image,
+                        _ => {
+                            out.copy_from_slice(trial);
+                            alone
+                        }
                     }
-                }
-                None => {
-                    copy_tidied(page, packed);
-                    self.encoder.encode(packed, codec, SECTOR, out)
                 }
             }
         } else {

@@ -83,7 +83,7 @@ pub(crate) fn breaks_repeats(page: &[u8], packed: &[u8]) -> bool {
     const BYTES_MIN: u32 = 8;
     /// One of so many cells repeats a word that the cell before it does not have.
     const SHARE: usize = 4;
-    // A word may end behind its cell.
+    // A word begins within its cell, for values are in the heads, and ends at most a word behind it, before the page does.
     const { assert!(SLOT + TRAILER_BYTES >= WORD) };
     let first = &packed[HEADER..];
     let key_end = LEAF_CELL_HEADER + u16_at(first, CELL_KEY_BYTES) as usize;
