@@ -4,8 +4,9 @@ use std::{
     num::NonZeroU64,
     ops::ControlFlow,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+        mpsc,
     },
     time::Duration,
 };
@@ -17,7 +18,7 @@ use lacuna_nvmfs::{
     Compression, Error, FormatOptions, Ino, Limits, Nvmfs, Options, Refusal, Room, Seq,
     posix::{Allocate, Caller, Posix, SetAttr, WriteOptions},
 };
-use lacuna_sim::{SeededRng, for_each_seed, forge::reseal_sector};
+use lacuna_sim::{BeforeReads, SeededRng, for_each_seed, forge::reseal_sector};
 
 const CHUNK: usize = 16 << 10;
 
@@ -405,6 +406,59 @@ fn a_rewrite_brings_old_data_under_the_new_compression() {
     refused(fs.rewrite(ino, u64::MAX, 1), Refusal::FileTooLarge);
     assert_eq!(at(1000).seconds, 1000);
     assert_clean(&vfs);
+}
+
+/// What is written after `rewrite` has looked at the data and before it writes them: it stays.
+fn assert_write_between_stays(default: &str, rewrite: impl Fn(&Nvmfs, Ino)) {
+    type Work = Box<dyn FnOnce() + Send>;
+    let device = formatted(64 << 20, default);
+    let vfs = open(&device);
+    let ino = file(&vfs.posix(), "file");
+    write(&vfs.posix(), ino, 0, &shrinking(&mut SeededRng::new(1), 4 * CHUNK));
+    vfs.close().unwrap();
+    let before_read: Arc<Mutex<Option<Work>>> = Arc::default();
+    let of_device = Arc::clone(&before_read);
+    let vfs = open(
+        &(BeforeReads::new(device, move |_| {
+            let work = of_device.lock().unwrap().take();
+            work.into_iter().for_each(|work| work());
+            Ok(())
+        }) as Arc<dyn BlockDevice>),
+    );
+    let fs = vfs.posix();
+    fs.read(ino, 0, &mut [0; 8]).unwrap(); // only the data are read from now on
+    let (starts, writer) = mpsc::channel();
+    *before_read.lock().unwrap() = Some(Box::new(move || {
+        let (done, waits) = mpsc::channel();
+        let write_it = std::thread::spawn(move || {
+            write(&fs, ino, 1000, &[9; 8]);
+            let _ = done.send(());
+        });
+        // Where the sectors are held, it waits for them, and this not for it.
+        let _ = waits.recv_timeout(Duration::from_secs(1));
+        starts.send(write_it).unwrap();
+    }));
+    rewrite(&vfs, ino);
+    writer.try_recv().expect("the rewrite read nothing").join().unwrap();
+    let mut found = [0; 8];
+    vfs.posix().read(ino, 1000, &mut found).unwrap();
+    assert_eq!(found, [9; 8]);
+    assert_clean(&vfs);
+}
+
+#[test]
+fn what_is_written_in_the_middle_of_a_rewrite_stays() {
+    assert_write_between_stays("zstd:3", |vfs, ino| {
+        vfs.posix().rewrite(ino, 0, 4 * CHUNK as u64).unwrap();
+    });
+}
+
+#[test]
+fn what_is_written_in_the_middle_of_a_walk_over_cold_data_stays() {
+    assert_write_between_stays("lz4", |vfs, _| {
+        let all = Seq(0)..Seq(u64::MAX);
+        assert!(vfs.compress_cold(named("zstd:3"), &all, |_| ControlFlow::Continue(())).unwrap());
+    });
 }
 
 /// Writers that count up, each in sectors of its own, while others rewrite them: no count ever goes back.
