@@ -1,7 +1,7 @@
 //! Rows that no generator of ours made: the lines of a file.
 //!
 //! They are inserted in order under their numbers, then rows are overwritten in random order, each by another of the
-//! same file, which leaves the kind of the data as it was. One thread does both, in transactions of [`BATCH`] rows: what
+//! same file, which leaves the kind of the data as it was. One thread does both, in transactions of 100 rows: what
 //! is measured is room, traffic and the codecs' time. Then every row is read and compared.
 
 use std::{
