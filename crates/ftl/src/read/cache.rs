@@ -14,14 +14,20 @@
 //!    hides all that the earlier one has stored, and is put later.
 //! 2. An entry counts only if its version is that of the map. Readers and writers put chunks in any order; the older one
 //!    of two may stay, and is a miss. A chunk that collection has moved keeps its batch, and so its entry.
+//!
+//! Chunks of all lengths come and go, put by one thread and dropped by another. A general allocator, with an arena for
+//! each thread, soon took twice their bytes; in [`DenseBytes`] they take what is counted here
+//! (`crates/ftl/examples/cache_memory.rs`).
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    borrow::Cow,
+    sync::atomic::{AtomicU64, Ordering},
 };
 
 use lacuna_codec::Algorithm;
+use lacuna_memory::DenseBytes;
 use quick_cache::{Weighter, sync::Cache};
+use smallvec::SmallVec;
 
 use crate::{
     Seq,
@@ -38,7 +44,7 @@ pub(super) const READ_BYTES_MAX: usize = 64 << 10;
 /// The same for batches: those of a database's pages are shorter, those of a file that is copied longer.
 const BATCH_BYTES_MAX: u64 = 512 << 10;
 
-/// About what an entry takes in memory beside its chunk, in bytes.
+/// About what an entry takes in the cache's tables, in bytes.
 const ENTRY_BYTES: u64 = 128;
 
 /// What a chunk is called in the map, whichever part of it an extent is.
@@ -77,17 +83,45 @@ pub(crate) struct CacheUse {
 /// Stored chunks, of a bounded number of bytes.
 pub(crate) struct ChunkCache {
     /// By their first sectors.
-    chunks: Cache<u64, (Version, Arc<[u8]>), Weight>,
+    chunks: Cache<u64, Entry, Weight>,
     hits: AtomicU64,
     misses: AtomicU64,
 }
 
 #[derive(Clone)]
+struct Entry {
+    version: Version,
+    chunk: Chunk,
+}
+
+/// A stored chunk. Most are compressed pages, which fit into one piece.
+#[derive(Clone)]
+pub(super) struct Chunk(SmallVec<[DenseBytes; 1]>);
+
+impl Chunk {
+    fn new(bytes: &[u8]) -> Chunk {
+        Chunk(bytes.chunks(DenseBytes::LEN_MAX).map(DenseBytes::new).collect())
+    }
+
+    /// The bytes of the chunk, copied if they lie in several pieces.
+    pub(super) fn bytes(&self) -> Cow<'_, [u8]> {
+        match self.0.as_slice() {
+            [piece] => Cow::Borrowed(piece),
+            pieces => Cow::Owned(pieces.iter().flat_map(|piece| piece.iter().copied()).collect()),
+        }
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        self.0.iter().map(|piece| piece.memory_bytes() as u64).sum()
+    }
+}
+
+#[derive(Clone)]
 struct Weight;
 
-impl Weighter<u64, (Version, Arc<[u8]>)> for Weight {
-    fn weight(&self, _: &u64, (_, chunk): &(Version, Arc<[u8]>)) -> u64 {
-        chunk.len() as u64 + ENTRY_BYTES
+impl Weighter<u64, Entry> for Weight {
+    fn weight(&self, _: &u64, entry: &Entry) -> u64 {
+        entry.chunk.memory_bytes() + ENTRY_BYTES
     }
 }
 
@@ -103,17 +137,17 @@ impl ChunkCache {
         })
     }
 
-    pub(super) fn get(&self, key: &Key) -> Option<Arc<[u8]>> {
+    pub(super) fn get(&self, key: &Key) -> Option<Chunk> {
         let is_current = |version| version == key.version || is_broken(Rule::CachedByBatch);
-        let found = self.chunks.get(&key.start).filter(|(version, _)| is_current(*version));
+        let found = self.chunks.get(&key.start).filter(|entry| is_current(entry.version));
         let counter = if found.is_some() { &self.hits } else { &self.misses };
         counter.fetch_add(1, Ordering::Relaxed);
-        found.map(|(_, chunk)| chunk)
+        found.map(|entry| entry.chunk)
     }
 
     /// Keeps a chunk that was verified.
     pub(super) fn put(&self, key: Key, chunk: &[u8]) {
-        self.chunks.insert(key.start, (key.version, chunk.into()));
+        self.chunks.insert(key.start, Entry { version: key.version, chunk: Chunk::new(chunk) });
     }
 
     /// Keeps the chunks of the batch `seq`.

@@ -114,7 +114,7 @@ impl Reader {
         let (mut missing, mut decoded) = (Vec::new(), Decoded::default());
         for found in extents.iter().filter(|(_, extent)| extent.bytes() > 0) {
             match cache.get(&Key::of(found.0.0, &found.1)) {
-                Some(chunk) => put(found.0, &self.part_of(found, &chunk, &mut decoded)?),
+                Some(chunk) => put(found.0, &self.part_of(found, &chunk.bytes(), &mut decoded)?),
                 None => missing.push(*found),
             }
         }
