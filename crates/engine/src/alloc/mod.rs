@@ -15,7 +15,8 @@
 //!    the header latched.
 //!
 //! Latch order: all pages that a mini-transaction already holds; the header; pages of the list; then the page that is
-//! allocated, which no other thread can be waiting for.
+//! allocated, which no other thread can be waiting for. A forged list names pages of trees, whose users may wait for the
+//! header meanwhile: so no thread waits long for a page of the list, and then takes one at the end of the file.
 
 mod page_set;
 mod truncate;
@@ -94,7 +95,7 @@ impl<'a> Allocator<'a> {
         if used == 0 || used > PAGES_MAX || head.0 >= used || u64_at(&header, FREE_COUNT) > used {
             return Err(corrupt(space, HEADER_PAGE, "pages in use, or free ones, that cannot be"));
         }
-        let list = if head.0 == 0 { None } else { Some(pager.write(space, head)?) };
+        let list = if head.0 == 0 { None } else { pager.write_soon(space, head)? };
         Ok(Allocator { pager, space, header, list })
     }
 
@@ -118,31 +119,45 @@ impl<'a> Allocator<'a> {
 
     /// A page for the caller to initialise; its content is undefined.
     pub(crate) fn allocate(&mut self, mtr: &mut Mtr) -> Result<WriteGuard> {
+        if let Some(page) = self.allocate_free(mtr)? {
+            return Ok(page);
+        }
+        let page = PageNo(u64_at(&self.header, USED));
+        self.pager.pool().must_not_be_mine(self.space, page)?;
+        self.space.reserve(page)?;
+        let made = self.pager.create_soon(self.space, page);
+        let made = made.ok_or_else(|| corrupt(self.space, page, "beyond the pages in use, and used"))?;
+        self.put(mtr, USED, page.0 + 1);
+        Ok(made)
+    }
+
+    /// A page of the list, unless there is none, or others keep its pages.
+    fn allocate_free(&mut self, mtr: &mut Mtr) -> Result<Option<WriteGuard>> {
         let head = PageNo(u64_at(&self.header, FREE_HEAD));
         if head.0 == 0 {
-            let page = PageNo(u64_at(&self.header, USED));
-            self.pager.pool().must_not_be_mine(self.space, page)?;
-            self.space.reserve(page)?;
-            self.put(mtr, USED, page.0 + 1);
-            return Ok(self.pager.create(self.space, page));
+            return Ok(None);
         }
-        let mut list = match self.take_list(mtr) {
-            Some(list) => list,
-            None => self.pager.write(self.space, head)?,
+        let list = match self.take_list(mtr) {
+            Some(list) => Some(list),
+            None => self.pager.write_soon(self.space, head)?,
         };
+        let Some(mut list) = list else { return Ok(None) };
         let listed = self.listed(&list)?;
         let count = u64_at(&self.header, FREE_COUNT);
         if listed == 0 {
             self.put(mtr, FREE_HEAD, u64_at(&list, NEXT_FREE));
             self.put(mtr, FREE_COUNT, count.saturating_sub(1));
-            return Ok(list);
+            return Ok(Some(list));
         }
         let page = self.entry(&list, listed - 1)?;
         self.pager.pool().must_not_be_mine(self.space, page)?;
-        put_listed(mtr, &mut list, listed - 1);
+        let made = self.pager.create_soon(self.space, page);
+        if made.is_some() {
+            put_listed(mtr, &mut list, listed - 1);
+            self.put(mtr, FREE_COUNT, count.saturating_sub(1));
+        }
         mtr.hold(list);
-        self.put(mtr, FREE_COUNT, count.saturating_sub(1));
-        Ok(self.pager.create(self.space, page))
+        Ok(made)
     }
 
     /// Frees `page`.

@@ -1,6 +1,6 @@
 //! Allocation states that somebody forged: errors, and no thread waits for a page that it has latched itself.
 
-use std::time::Duration;
+use std::{sync::mpsc, time::Duration};
 
 use lacuna_device::MemVfs;
 use lacuna_sim::Watchdog;
@@ -76,4 +76,45 @@ fn a_page_that_is_free_twice_is_an_error() {
         refused.as_ref().is_err_and(|error| error.to_string().contains("twice in the free list")),
         "{refused:?}"
     );
+}
+
+/// Threads that hold pages of a tree may wait for the header meanwhile: whoever holds that must not wait for them.
+#[test]
+fn nobody_waits_for_a_page_that_is_free_and_in_use() {
+    let (_watchdog, (_store, table)) = (watch(), table());
+    let (pager, space) = (table.engine().pager(), table.space());
+    space.reserve(PageNo(9)).expect("space");
+    let allocate = || {
+        let (mut allocator, mut mtr) = (Allocator::latch(pager, space).expect("sound"), Mtr::new());
+        let mut page = allocator.allocate(&mut mtr).expect("at the end of the file");
+        mtr.apply(&mut page, PageOp::Blank { kind: PageKind::Hole });
+        mtr.commit(pager, &mut [&mut allocator.header, &mut page]).expect("commit");
+        page.id().page
+    };
+    // The first page of the list is in use; so is what it lists; so is what lies beyond the file.
+    forge_list(pager, space, PageNo(9), &[5]);
+    for (used, head) in [(10, 5), (11, 9)] {
+        forge(pager, space, &[(USED, used), (FREE_HEAD, head), (FREE_COUNT, 1)]);
+        while_latched(pager, space, PageNo(5), || assert_eq!(allocate(), PageNo(used)));
+    }
+    forge(pager, space, &[(USED, 5), (FREE_HEAD, 0), (FREE_COUNT, 0)]);
+    while_latched(pager, space, PageNo(5), || {
+        let refused = Allocator::latch(pager, space).expect("sound").allocate(&mut Mtr::new()).map(drop);
+        assert!(matches!(refused, Err(Error::Corrupt { .. })), "{refused:?}");
+    });
+}
+
+/// Calls `then` while another thread has a page latched.
+fn while_latched(pager: &Pager, space: &Arc<Space>, page: PageNo, then: impl FnOnce()) {
+    let ((ready, is_ready), (done, is_done)) = (mpsc::channel(), mpsc::channel::<()>());
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let _page = pager.create(space, page);
+            ready.send(()).expect("it is waited for");
+            let _ = is_done.recv();
+        });
+        is_ready.recv().expect("latched");
+        then();
+        drop(done);
+    });
 }

@@ -50,6 +50,16 @@ impl Pager {
         self.pool.write(space, page)
     }
 
+    /// See [`Pool::write_soon`].
+    pub(crate) fn write_soon(&self, space: &Space, page: PageNo) -> Result<Option<WriteGuard>> {
+        self.pool.write_soon(space, page)
+    }
+
+    /// See [`Pool::create_soon`].
+    pub(crate) fn create_soon(&self, space: &Space, page: PageNo) -> Option<WriteGuard> {
+        self.pool.create_soon(space, page)
+    }
+
     /// See [`Pool::write_in_memory`].
     pub(crate) fn write_in_memory(&self, space: &Space, page: PageNo) -> Option<WriteGuard> {
         self.pool.write_in_memory(space, page)

@@ -3,6 +3,7 @@
 use std::{
     ops::{Deref, DerefMut},
     sync::Arc,
+    time::Duration,
 };
 
 use lacuna_device::AlignedBuf;
@@ -173,6 +174,16 @@ impl Frame {
 
     pub(super) fn write(self: Arc<Frame>) -> WriteGuard {
         let page = self.latch.write();
+        self.latched(page)
+    }
+
+    /// As [`Frame::write`]; `None` if others keep it for so long.
+    pub(super) fn write_within(self: Arc<Frame>, patience: Duration) -> Option<WriteGuard> {
+        let page = self.latch.write_within(patience)?;
+        Some(self.latched(page))
+    }
+
+    fn latched(self: Arc<Frame>, page: LatchWrite<AlignedBuf>) -> WriteGuard {
         self.owner.store(this_thread(), Ordering::Relaxed);
         let frame = LatchedFrame { frame: self, sentinel: Sentinel::new() };
         WriteGuard { frame, page, modified: false, stale: false }

@@ -49,6 +49,8 @@ use crate::{
 };
 use evict::Shard;
 
+/// How long a thread waits for a page that no sound table has it wait for.
+const PATIENCE: Duration = Duration::from_secs(2);
 /// Shards of a pool that is large enough for so many.
 const SHARDS_MAX: usize = 16;
 /// A shard holds at least this many pages of 16 KiB.
@@ -249,12 +251,18 @@ impl Pool {
 
     /// The page, latched shared, read from the device when it is not in memory.
     pub(crate) fn read(&self, space: &Space, page: PageNo) -> Result<ReadGuard> {
-        self.find(space, page, |frame| frame.read(), |filled| filled.downgrade(), |guard| &guard.frame)
+        self.find(space, page, |frame| frame.read(), |filled| filled.downgrade(), |guard| Some(&guard.frame))
     }
 
     /// The page, latched exclusively, read from the device when it is not in memory.
     pub(crate) fn write(&self, space: &Space, page: PageNo) -> Result<WriteGuard> {
-        self.find(space, page, |frame| frame.write(), |filled| filled, |guard| &*guard.frame)
+        self.find(space, page, |frame| frame.write(), |filled| filled, |guard| Some(&*guard.frame))
+    }
+
+    /// As [`Pool::write`]; `None` if others keep the page for [`PATIENCE`].
+    pub(crate) fn write_soon(&self, space: &Space, page: PageNo) -> Result<Option<WriteGuard>> {
+        let latch = |frame: Arc<Frame>| frame.write_within(PATIENCE);
+        self.find(space, page, latch, Some, |guard| guard.as_ref().map(|guard| &*guard.frame))
     }
 
     /// The page, latched exclusively, if it is in memory.
@@ -271,7 +279,7 @@ impl Pool {
         page: PageNo,
         latch: impl Fn(Arc<Frame>) -> G,
         filled: impl Fn(WriteGuard) -> G,
-        frame_of: impl Fn(&G) -> &Arc<Frame>,
+        frame_of: impl Fn(&G) -> Option<&Arc<Frame>>,
     ) -> Result<G> {
         let id = PageId { table: space.id(), page };
         loop {
@@ -284,7 +292,7 @@ impl Pool {
                 return Err(needed_twice(space, page));
             }
             let guard = latch(frame);
-            if !frame_of(&guard).failed.load(Ordering::Acquire) {
+            if frame_of(&guard).is_none_or(|frame| !frame.failed.load(Ordering::Acquire)) {
                 return Ok(guard);
             }
             // After a panic the frame stays as it is.
@@ -335,11 +343,28 @@ impl Pool {
     /// The page, latched exclusively and zeroed but for its header, without reading it: it was just allocated, or
     /// recovery is about to initialise it.
     pub(crate) fn create(&self, space: &Space, page: PageNo) -> WriteGuard {
+        self.create_by(space, page, |frame| Some(frame.write())).expect("it waits for the latch")
+    }
+
+    /// As [`Pool::create`]; `None` if others keep the page for [`PATIENCE`].
+    pub(crate) fn create_soon(&self, space: &Space, page: PageNo) -> Option<WriteGuard> {
+        self.create_by(space, page, |frame| frame.write_within(PATIENCE))
+    }
+
+    fn create_by(
+        &self,
+        space: &Space,
+        page: PageNo,
+        latch: impl Fn(Arc<Frame>) -> Option<WriteGuard>,
+    ) -> Option<WriteGuard> {
         let id = PageId { table: space.id(), page };
         loop {
             let (frame, fill) = self.look_up(space, id);
             let is_new = fill.is_some();
-            let mut guard = fill.map_or_else(|| frame.clone().write(), |(guard, _)| guard);
+            let mut guard = match fill {
+                Some((guard, _)) => guard,
+                None => latch(frame.clone())?,
+            };
             if frame.failed.load(Ordering::Acquire) && self.poison.check().is_ok() {
                 continue; // It was being read ahead, in vain.
             }
@@ -348,7 +373,7 @@ impl Pool {
                 frame.disk_bytes.store(frame.page_bytes as u32, Ordering::Relaxed);
             }
             blank(&mut guard);
-            return guard;
+            return Some(guard);
         }
     }
 

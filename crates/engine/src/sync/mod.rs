@@ -11,7 +11,7 @@ mod real {
 
     pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 
-    use std::sync::Arc;
+    use std::{sync::Arc, time::Duration};
 
     use parking_lot::{
         RawRwLock,
@@ -39,6 +39,11 @@ mod real {
 
         pub(crate) fn write(&self) -> LatchWrite<T> {
             self.0.write_arc()
+        }
+
+        /// `None` if others keep it for so long.
+        pub(crate) fn write_within(&self, patience: Duration) -> Option<LatchWrite<T>> {
+            self.0.try_write_arc_for(patience)
         }
 
         pub(crate) fn downgrade(guard: LatchWrite<T>) -> LatchRead<T> {

@@ -189,6 +189,11 @@ impl<T> Latch<T> {
         LatchWrite { value: self.value.try_write_arc(), gate: self.gate.clone() }
     }
 
+    /// Here is no time, and no thread waits for ever that should not: that would be a deadlock.
+    pub(crate) fn write_within(&self, _: Duration) -> Option<LatchWrite<T>> {
+        Some(self.write())
+    }
+
     pub(crate) fn downgrade(mut guard: LatchWrite<T>) -> LatchRead<T> {
         let value = guard.value.take().map(ArcRwLockWriteGuard::downgrade);
         let gate = guard.gate.clone();

@@ -240,10 +240,11 @@ impl UndoLog {
         if !file.slots.is_made(self.slot) {
             let mut allocator = Allocator::latch(&file.pager, space)?;
             file.pager.pool().must_not_be_mine(space, self.first())?; // the free list may name it
+            let made = file.pager.create_soon(space, self.first());
+            first = made.ok_or_else(|| corrupt(space, self.first(), "a slot's first page, and used"))?;
             let bound = allocator.extra().max(u64::from(self.slot) + 1);
             allocator.set_extra(mtr, bound);
             file.slots.set_made(self.slot);
-            first = file.pager.create(space, self.first());
             mtr.apply(&mut first, PageOp::Blank { kind: PageKind::Undo });
             pages.push(allocator.header);
         } else {
