@@ -1,4 +1,5 @@
-//! Allocation states that somebody forged: errors, and no thread waits for a page that it has latched itself.
+//! Allocation states that somebody forged: errors, and no thread waits for a page that it has latched itself, or long for
+//! one that another thread has.
 
 use std::{sync::mpsc, time::Duration};
 

@@ -16,7 +16,7 @@
 //!    of two may stay, and is a miss. A chunk that collection has moved keeps its batch, and so its entry.
 //!
 //! Chunks of all lengths come and go, put by one thread and dropped by another. A general allocator, with an arena for
-//! each thread, soon took twice their bytes; in [`DenseBytes`] they take what is counted here
+//! each thread, soon took twice their bytes; in [`DenseBytes`] they take little more than is counted here
 //! (`crates/ftl/examples/cache_memory.rs`).
 
 use std::{
