@@ -107,7 +107,7 @@ impl Chunk {
     pub(super) fn bytes(&self) -> Cow<'_, [u8]> {
         match self.0.as_slice() {
             [piece] => Cow::Borrowed(piece),
-            pieces => Cow::Owned(pieces.iter().flat_map(|piece| piece.iter().copied()).collect()),
+            pieces => Cow::Owned(pieces.iter().map(|piece| &**piece).collect::<Vec<&[u8]>>().concat()),
         }
     }
 
