@@ -2,15 +2,17 @@
 # The steps of ./evaluate, which sources this: what each is about, what it needs, takes and runs. The names are those of
 # crates/bench/src/proof/rounds.rs, which says in what order they are judged.
 
-STEPS=(linkbench full volume ablations algorithms tpcc clients rate goals amplification-uniform amplification-zipf mount
-    trim unlink peers mariadb postgres log-device)
+STEPS=(linkbench full flash volume ablations algorithms datasets tpcc clients rate goals amplification-uniform
+    amplification-zipf mount trim unlink peers mariadb postgres log-device)
 
 declare -A ABOUT=(
     [linkbench]='LinkBench on plain, page-, row-compressed tables, processor-bound'
     [full]='LinkBench with 75% of the device live and a log that wraps'
+    [flash]='LinkBench as the flash of a nearly full SSD sees it, on XFS and nvmfs'
     [volume]='LinkBench on a device of 3,000 IOPS and 125 MB/s'
     [ablations]='LinkBench with one switch at a time'
     [algorithms]='LinkBench with each codec'
+    [datasets]='text and numbers that no generator made'
     [tpcc]='TPC-C style on plain, page-, row-compressed tables'
     [clients]='TPC-C style by number of clients'
     [rate]='latency at a fixed rate, atomic writes and doublewrite'
@@ -18,7 +20,7 @@ declare -A ABOUT=(
     [amplification-uniform]='write amplification of the ftl, uniform'
     [amplification-zipf]='write amplification of the ftl, Zipf 0.99'
     [mount]='opening a store after a crash'
-    [trim]='writes and trims on ext4, XFS, nvmfs'
+    [trim]='writes, trims and scans of files with holes on ext4, XFS, nvmfs'
     [unlink]='dropping a file with very many holes'
     [peers]='LinkBench on other storage engines'
     [mariadb]='LinkBench through SQL on MariaDB, on ext4, XFS, nvmfs'
@@ -29,17 +31,19 @@ declare -A SECONDS_OF
 
 # sizes_of MODE: the sizes of all steps, and what each is estimated to take in seconds on two cores and an NVMe-like disk.
 sizes_of() {
-    ONCE='amplification-uniform amplification-zipf'
+    ONCE='amplification-uniform amplification-zipf datasets flash'
     degrees=() postgres=() log_device=()
     linkbench_variants=plain,page,page-zlib,row,plain-doublewrite,row-papers
     ablation_variants=page,page-none,page-no-trim,page-no-atomic,page-no-packing,page-no-checksums,page-one-flusher
     ablation_variants+=,page-doublewrite,plain,plain-doublewrite,row,row-doublewrite
+    dataset_variants=plain,row,page,page-no-packing,page-zstd
     algorithm_variants=page-none,page-lz4,page-snappy,page-lzo,page-zstd,page-zlib,page-bzip2,page-lzma
     case $1 in
         full)
             ROUNDS=5
             linkbench=(--ids 1000000 --pool 256M) linkbench_size=8G requests=(--seconds 60 --warmup 10 --window 10)
             full=(--ids 1000000 --pool 256M) full_size=8G full_requests=(--seconds 120 --warmup 10 --wraps 3)
+            flash_size=8G flash_requests=(--seconds 120 --warmup 10)
             volume_requests=(--seconds 60 --warmup 30 --window 10)
             algorithms=(--ids 300000 --pool 80M --seconds 30 --warmup 5)
             tpcc=(--warehouses 10 --pool 256M) clients='4 8 16 32 64 128 256 512'
@@ -51,9 +55,9 @@ sizes_of() {
             mariadb=(--ids 1000000 --pool 256M --size 12G --seconds 60 --warmup 10)
             postgres=(--scale 100 --buffers 384MB --seconds 60 --size 12G)
             log_device=(--rows 8000 --ids 100000 --seconds 15)
-            SECONDS_OF=([linkbench]=620 [full]=1100 [volume]=800 [ablations]=1100 [algorithms]=520 [tpcc]=360
+            SECONDS_OF=([linkbench]=620 [full]=1100 [flash]=1000 [datasets]=115 [volume]=800 [ablations]=1100 [algorithms]=520 [tpcc]=360
                 [clients]=2400 [rate]=200 [goals]=240 [amplification-uniform]=120 [amplification-zipf]=120 [mount]=120
-                [trim]=360 [unlink]=120 [peers]=1200 [mariadb]=840 [postgres]=420 [log-device]=240)
+                [trim]=480 [unlink]=120 [peers]=1200 [mariadb]=840 [postgres]=420 [log-device]=240)
             ONCE+=' algorithms clients'
             ;;
         quick)
@@ -63,6 +67,7 @@ sizes_of() {
             degrees=(--distribution bench/degrees-small)
             linkbench=(--ids 60000 --pool 20M) linkbench_size=1G requests=(--seconds 6 --warmup 2 --window 1)
             full=(--ids 60000 --pool 20M) full_size=2G full_requests=(--seconds 12 --warmup 2 --wraps 1)
+            flash_size=2G flash_requests=(--seconds 20 --warmup 2)
             volume_requests=(--seconds 8 --warmup 4 --window 1)
             algorithms=(--ids 30000 --pool 10M --seconds 4 --warmup 1)
             tpcc=(--warehouses 1 --pool 24M) clients='4 32 128'
@@ -70,8 +75,8 @@ sizes_of() {
             goals=(--seconds 2) goals_size=1G
             amplification_mib=1024 mount=(200000 4 64)
             trim=(--file 64M --trims 1K,4K,12K) trim_size=2G unlink=(--holes 100000) unlink_size=2G
-            SECONDS_OF=([linkbench]=90 [full]=110 [volume]=100 [ablations]=150 [algorithms]=90 [tpcc]=60 [clients]=120
-                [rate]=30 [goals]=40 [amplification-uniform]=30 [amplification-zipf]=30 [mount]=5 [trim]=40 [unlink]=15)
+            SECONDS_OF=([linkbench]=90 [full]=110 [flash]=150 [datasets]=115 [volume]=100 [ablations]=150 [algorithms]=90 [tpcc]=60 [clients]=120
+                [rate]=30 [goals]=40 [amplification-uniform]=30 [amplification-zipf]=30 [mount]=5 [trim]=60 [unlink]=15)
             ONCE+=' algorithms clients'
             ;;
         tiny)
@@ -79,6 +84,7 @@ sizes_of() {
             degrees=(--distribution bench/degrees-small)
             linkbench=(--ids 1500 --pool 4M) linkbench_size=256M requests=(--seconds 2 --warmup 0 --window 1)
             full=(--ids 1500 --pool 4M) full_size=256M full_requests=(--seconds 1 --warmup 0 --live 50 --wraps 1)
+            flash_size=512M flash_requests=(--seconds 1 --warmup 0 --live 50)
             volume_requests=(--seconds 1 --warmup 0)
             linkbench_variants=plain,page,page-zlib,row,plain-doublewrite,row-papers
             algorithms=(--ids 1500 --pool 4M --seconds 1 --warmup 0)
@@ -87,7 +93,7 @@ sizes_of() {
             goals=(--seconds 1) goals_size=512M
             amplification_mib=512 mount=(2000 1 8)
             trim=(--file 2M --trims 1K,4K,12K) trim_size=512M unlink=(--holes 500) unlink_size=512M
-            SECONDS_OF=([linkbench]=60 [full]=40 [volume]=35 [ablations]=90 [algorithms]=40 [tpcc]=20 [clients]=30
+            SECONDS_OF=([linkbench]=60 [full]=40 [flash]=40 [datasets]=115 [volume]=35 [ablations]=90 [algorithms]=40 [tpcc]=20 [clients]=30
                 [rate]=15 [goals]=30 [amplification-uniform]=10 [amplification-zipf]=10 [mount]=5 [trim]=15 [unlink]=10)
             ONCE+=' algorithms clients'
             ;;
@@ -115,6 +121,10 @@ why_not() {
                 grep -qw io /sys/fs/cgroup/cgroup.subtree_control 2> /dev/null ||
                 echo "no control group limits devices here"
             ;;
+        datasets)
+            bench/datasets "$out/sets" > /dev/null 2>&1 || echo "its files are not to be had: bench/datasets fetches them"
+            ;;
+        flash) grep -qw tracefs /proc/filesystems || echo "this kernel records no events of block devices" ;;
         trim | unlink) [ -e /dev/fuse ] || echo "there is no /dev/fuse for a mount" ;;
         mariadb) command -v mariadbd > /dev/null || echo "mariadbd is not installed (Debian: mariadb-server)" ;;
         postgres) compgen -G '/usr/lib/postgresql/*/bin/initdb' > /dev/null || echo "PostgreSQL is not installed (Debian: postgresql)" ;;
@@ -156,6 +166,24 @@ step_full() {
     run bench/full-device --variants "$(turned plain,page,plain-doublewrite)" --size "$full_size" "${full_requests[@]}" \
         --dir "$work" --json "$report" -- "${full[@]}" "${degrees[@]}" --seed "$round"
 }
+step_flash() {
+    run bench/flash-compare --on xfs/plain-doublewrite,xfs/row-doublewrite,plain,page --size "$flash_size" \
+        "${flash_requests[@]}" --dir "$work" --json "$report" -- "${full[@]}" "${degrees[@]}" --seed "$round"
+}
+step_datasets() {
+    shown="bench/datasets sets; bench/engine-compare dataset --variants $dataset_variants --size 1G -- sets/nouns.txt"
+    shown+=" --pool 4M; the same with sets/stars.txt"
+    # shellcheck disable=SC2016 # of the inner shell
+    run bash -c 'set -euo pipefail
+        for set in nouns stars; do
+            bench/engine-compare dataset --variants "$1" --size 1G --dir "$2" --json "$2/$set.json" -- "$3/$set.txt" \
+                --pool 4M --seed "$4"
+            jq --arg set "$set" "{benchmark, of, runs: [.runs[] | .variant = \"\(\$set)/\(.variant)\"]}" \
+                "$2/$set.json" > "$2/$set.named.json"
+        done
+        jq --slurp "{benchmark: .[0].benchmark, of: .[0].of, runs: map(.runs) | add}" "$2"/{nouns,stars}.named.json > "$5"' \
+        datasets "$dataset_variants" "$work" "$out/sets" "$round" "$report"
+}
 step_goals() {
     run bench/ftl-goals --size "$goals_size" --dir "$work" -- "${goals[@]}" --rounds 1 --seed "$round" --json "$report"
 }
@@ -189,7 +217,7 @@ step_amplification_zipf() {
 step_mount() { example mount 's/^opened in \([0-9.]*\) s.*/\1/p' "$work/store" "${mount[@]}"; }
 step_trim() {
     run bench/trimbench-all --size "$trim_size" --dir "$work" --on "$(turned ext4,xfs,nvmfs,store)" --json "$report" -- \
-        --experiment beside,then --no-zeros "${trim[@]}" --seed "$round"
+        --experiment beside,then,scan --no-zeros "${trim[@]}" --seed "$round"
 }
 step_unlink() {
     run bench/trimbench-all --size "$unlink_size" --dir "$work" --on "$(turned nvmfs,store)" --json "$report" -- \

@@ -40,6 +40,12 @@ pub struct Figures {
     pub device_bytes_written: u64,
     /// The same as of the load, from the start of the measured phase on.
     pub cpu_seconds: f64,
+    /// Energy of the machine's processors and memory over the same, in joules, where it is counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub energy_joules: Option<f64>,
+    /// Temperature of the hottest drive at the end, in degrees Celsius, where one has a sensor.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub drive_celsius: Option<f64>,
     /// The same as of the load, from the start of the measured phase on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pages: Option<PageTraffic>,
@@ -82,6 +88,8 @@ impl Figures {
             store_bytes: requested.footprint.store_bytes,
             device_bytes_written: requested.device_bytes_written,
             cpu_seconds: requested.cpu_seconds,
+            energy_joules: requested.energy_joules,
+            drive_celsius: requested.drive_celsius,
             pages: requested.pages,
             ops: requested.latencies.summaries(names),
             open_loop: requested.open_loop.clone(),

@@ -1,6 +1,6 @@
 //! Benchmarks for Lacuna and, behind the same traits, for other engines.
 //!
-//! layers: ack_file, block_stat, latencies, over_time, plan, progress, random, side_by_side, trace, verdict
+//! layers: ack_file, block_stat, latencies, over_time, plan, progress, random, sensors, side_by_side, trace, verdict
 //! layers: < flash, open_loop, page_traffic, row_compression, shuffle, significance, zipf < requesters
 //! layers: < loading, sql < figures
 //! layers: < linkbench
@@ -25,6 +25,7 @@ pub mod proof;
 mod random;
 mod requesters;
 mod row_compression;
+mod sensors;
 mod shuffle;
 mod side_by_side;
 mod significance;

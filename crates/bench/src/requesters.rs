@@ -16,6 +16,7 @@ use crate::{
     page_traffic::PageTraffic,
     plan::Plan,
     progress::Progress,
+    sensors::{Energy, drive_celsius},
 };
 
 /// Space that a database takes and traffic that it caused.
@@ -70,6 +71,10 @@ pub(crate) struct Requested {
     /// Processor time of this process and of servers over the measured part, settling at its end
     /// included.
     pub cpu_seconds: f64,
+    /// Energy of the machine over the same, if it counts it.
+    pub energy_joules: Option<f64>,
+    /// Of the hottest drive at the end, if one has a sensor.
+    pub drive_celsius: Option<f64>,
     /// Bytes that reached the device over the same.
     pub device_bytes_written: u64,
     /// Pages read and written over the same.
@@ -149,6 +154,7 @@ pub(crate) fn run<R: Requester>(
             wait_unless_stopped(&phase, plan.warmup, || Ok(true))?;
             let (before, pages_before) = (database.footprint()?, database.page_traffic()?);
             let (start, cpu_start) = (Instant::now(), cpu_seconds() + database.server_cpu_seconds());
+            let energy = Energy::count();
             arrivals.iter().for_each(|arrivals| arrivals.measure_from(clock.now()));
             let mut sampler =
                 over_time.as_ref().map(|over_time| over_time.sampler(start, before.device_written_bytes));
@@ -185,6 +191,8 @@ pub(crate) fn run<R: Requester>(
                 latencies,
                 seconds,
                 cpu_seconds: cpu_seconds() + database.server_cpu_seconds() - cpu_start,
+                energy_joules: energy.as_ref().and_then(Energy::joules),
+                drive_celsius: drive_celsius(),
                 device_bytes_written: footprint.device_written_bytes - before.device_written_bytes,
                 pages: database.page_traffic()?.zip(pages_before).map(|(after, before)| after - before),
                 footprint,

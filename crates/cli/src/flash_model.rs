@@ -37,6 +37,9 @@ pub(crate) struct Arguments {
     /// The drive was written full before, so what the trace neither writes nor discards is data to keep
     #[arg(long)]
     preconditioned: bool,
+    /// The drive hears of no discards
+    #[arg(long)]
+    no_discards: bool,
     /// As JSON
     #[arg(long)]
     json: bool,
@@ -61,7 +64,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         model.precondition().with_context(|| name.clone())?;
     }
     for op in trace {
-        model.apply(op?).with_context(|| name.clone())?;
+        match op? {
+            TraceOp::Discard { .. } if arguments.no_discards => {}
+            op => model.apply(op).with_context(|| name.clone())?,
+        }
     }
     let report = model.report().with_context(|| name.clone())?;
     if arguments.json {

@@ -18,6 +18,9 @@ pub(crate) struct Arguments {
     /// The page
     #[arg(short, long, value_name = "FILE", default_value = "report.html")]
     output: PathBuf,
+    /// Write figures and claims as text (Markdown) to this file, too
+    #[arg(long, value_name = "FILE")]
+    markdown: Option<PathBuf>,
     /// Write all results and verdicts to this file, too
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -33,6 +36,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
     if let Some(path) = &arguments.csv {
         write(path, &lacuna_report::csv(&evaluation))?;
+    }
+    if let Some(path) = &arguments.markdown {
+        write(path, &lacuna_report::markdown(&evaluation))?;
     }
     write(&arguments.output, &lacuna_report::html(&evaluation))
 }

@@ -27,7 +27,8 @@ pub(crate) struct Arguments {
     size: Size,
     /// all, or some of beside (a thread writes 16 KiB blocks, another follows and trims them), then (one
     /// thread writes a block, then trims it), parallel (direct I/O on one file), append (4 KiB, each made
-    /// durable), holes (a file with very many is made, copied, dropped)
+    /// durable), holes (a file with very many is made, copied, dropped), scan (a file is read from front to back, before and
+    /// after its blocks changed their size many times)
     #[arg(long, default_value = "all", value_delimiter = ',')]
     experiment: Vec<String>,
     /// Size of the file that blocks are trimmed in

@@ -163,6 +163,10 @@ fn runs_are_traced_for_the_flash_model() {
             ["host_bytes", "programmed_bytes"].map(|name| report[name].as_u64().unwrap());
         assert!(host > 1 << 20 && programmed > host / 2, "{report}");
         assert!(report["syncs"].as_u64() > Some(0), "{report}");
+        // So short a run frees no segment of a store.
+        assert!(source == "device" || report["discarded_bytes"].as_u64() > Some(0), "{report}");
+        let deaf = model("--no-discards");
+        assert_eq!((&deaf["discarded_bytes"], &deaf["host_bytes"]), (&Value::from(0), &report["host_bytes"]));
         let small = model("--page 4K --erase-block 256K --over-provisioning 28");
         assert_eq!(small["host_bytes"], report["host_bytes"]);
         assert!(succeed(&scratch, &format!("flash-model {trace}")).contains("write amplification"));

@@ -2,17 +2,13 @@
 
 use std::fmt::Write;
 
-use lacuna_bench::{
-    LEVEL, Verdict,
-    proof::{Figure as Ask, Judged},
-};
-use serde_json::Value;
+use lacuna_bench::{LEVEL, Verdict, proof::Judged};
 
 use crate::{
     evaluation::{Evaluation, Status},
     figures,
     html::{digits, escape},
-    svg,
+    svg, words,
 };
 
 const STYLE: &str = include_str!("style.css");
@@ -85,7 +81,8 @@ fn figures_of(text: &mut String, evaluation: &Evaluation) {
         if figure.drawing.is_measured() {
             *text += &figure.drawing.svg(&format!("f{number}"), figure.title);
         } else {
-            let reasons: Vec<String> = figure.steps.iter().map(|step| why_not(evaluation, step)).collect();
+            let reasons: Vec<String> =
+                figure.steps.iter().map(|step| words::why_not(evaluation, step)).collect();
             let _ =
                 write!(text, "<p class=\"not-run\">Not measured here: {}.</p>", escape(&reasons.join("; ")));
         }
@@ -97,18 +94,6 @@ fn figures_of(text: &mut String, evaluation: &Evaluation) {
         );
     }
     *text += "</div>\n</section>\n";
-}
-
-/// Why there is nothing of a step.
-fn why_not(evaluation: &Evaluation, name: &str) -> String {
-    let last = evaluation.steps.iter().rfind(|step| step.name == name);
-    let reason = last.and_then(|step| step.json["reason"].as_str());
-    match last.map(|step| step.status) {
-        None => format!("{name} was not asked for"),
-        Some(Status::Done) => format!("{name} has no such figure"),
-        Some(Status::NotRun) => format!("{name} was not run: {}", reason.unwrap_or("no reason is given")),
-        Some(Status::Failed) => format!("{name} failed: {}", reason.unwrap_or("no reason is given")),
-    }
 }
 
 fn claims(text: &mut String, evaluation: &Evaluation) {
@@ -130,19 +115,6 @@ fn claims(text: &mut String, evaluation: &Evaluation) {
 }
 
 fn claim_row(text: &mut String, evaluation: &Evaluation, claim: &Judged) {
-    let each = |cell: &dyn Fn(&Ask) -> String| {
-        let cells = claim.figures.iter().map(|figure| match figure.what {
-            "" => cell(figure),
-            what => format!("{what} {}", cell(figure)),
-        });
-        cells.collect::<Vec<_>>().join(" or ")
-    };
-    let ours = each(&|figure| figure.estimate.as_ref().map_or_else(|| "-".to_owned(), svg::measured));
-    let printed = match (claim.others, claim.source) {
-        ("", "") => "-".to_owned(),
-        (others, "") => others.to_owned(),
-        (others, source) => format!("{others} ({source})"),
-    };
     let cell = |label: &str, content: &str| format!("<td data-label=\"{label}\">{content}</td>");
     let reason =
         claim.reason.as_deref().map(|reason| format!("<br><span class=\"muted\">{}</span>", escape(reason)));
@@ -162,9 +134,9 @@ fn claim_row(text: &mut String, evaluation: &Evaluation, claim: &Judged) {
         text,
         "<tr>{}{}{}{}{}{}{}</tr>",
         cell("claim", &escape(&claim.name)),
-        cell("printed", &escape(&printed)),
-        cell("target", &escape(&each(&|figure| figure.target.clone()))),
-        cell("ours", &escape(&ours)),
+        cell("printed", &escape(&words::printed(claim))),
+        cell("target", &escape(&words::target(claim))),
+        cell("ours", &escape(&words::ours(claim))),
         cell("p", &claim.p.map_or_else(|| "-".to_owned(), digits)),
         cell("verdict", &verdict),
         cell("command", &format!("<span>{}</span>", commands.collect::<String>())),
@@ -180,28 +152,13 @@ fn machine(text: &mut String, evaluation: &Evaluation) {
         }
         for value in noted.values() {
             *text += "<div class=\"wide\"><table>";
-            leaves(value, "", &mut |name, leaf| {
+            words::leaves(value, "", &mut |name, leaf| {
                 let _ = write!(text, "<tr><th>{}</th><td>{}</td></tr>", escape(name), escape(leaf));
             });
             *text += "</table></div>\n";
         }
     }
     *text += "</section>\n";
-}
-
-/// What a value says, by names that lead to it.
-fn leaves(value: &Value, name: &str, tell: &mut impl FnMut(&str, &str)) {
-    match value {
-        Value::Object(members) => {
-            for (member, value) in members {
-                let name = if name.is_empty() { member.clone() } else { format!("{name}, {member}") };
-                leaves(value, &name, tell);
-            }
-        }
-        Value::String(leaf) => tell(name, leaf),
-        Value::Null => tell(name, "unknown"),
-        other => tell(name, &other.to_string()),
-    }
 }
 
 fn steps(text: &mut String, evaluation: &Evaluation) {

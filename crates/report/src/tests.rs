@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use crate::{
     Evaluation, Status, csv, html as page,
     html::{digits, escape},
+    markdown,
 };
 
 /// A file of `./evaluate`.
@@ -228,6 +229,44 @@ fn odd_numbers_are_drawn_or_left_out() {
         let html = page(&Evaluation::read(directory.path()).unwrap());
         assert!(!html.contains("NaN") && !html.contains("inf"), "{odd}");
     }
+}
+
+#[test]
+fn the_text_has_claims_and_figures() {
+    let directory = small();
+    let reason = json!({"reason": "a | b\n<script> [x](y) `z`"});
+    write(directory.path(), 3, "volume", &step("volume", 3, "not run", &reason));
+    let text = markdown(&Evaluation::read(directory.path()).unwrap());
+    assert!(text.contains("| LinkBench, page : row | stock MariaDB 1.6 | >= 1.8 | 2.02 ("), "{text}");
+    assert!(text.contains("| page : plain, lz4 | - | 0.300 |"), "{text}");
+    assert!(text.contains("Not measured: rate was not asked for."), "{text}");
+    assert!(text.contains("a \\| b &lt;script> \\[x\\](y) \\`z\\`"), "{text}");
+    // No line of a table has another number of cells than its head.
+    let (mut head, mut tables) = (None, 0);
+    for line in text.lines() {
+        let cells = line.starts_with('|').then(|| line.replace("\\|", "").matches('|').count());
+        tables += u32::from(head.is_none() && cells.is_some());
+        assert!(cells.is_none() || head.is_none_or(|head| Some(head) == cells), "{line}");
+        head = cells;
+    }
+    assert!(tables > 10, "{tables} tables");
+}
+
+/// The results that are published are what their files say: `lacuna report DIR --markdown DIR/README.md`.
+#[test]
+fn published_results_are_those_of_their_files() {
+    let all = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/results");
+    let mut found = 0;
+    for entry in fs::read_dir(&all).unwrap() {
+        let directory = entry.unwrap().path();
+        let evaluation = Evaluation::read(&directory).unwrap();
+        for (name, expected) in [("README.md", markdown(&evaluation)), ("results.csv", csv(&evaluation))] {
+            let kept = fs::read_to_string(directory.join(name)).unwrap();
+            assert!(kept == expected, "{}/{name} is not what its files say", directory.display());
+        }
+        found += 1;
+    }
+    assert!(found > 0, "nothing is published in {}", all.display());
 }
 
 #[test]

@@ -16,12 +16,14 @@ const FORMAT: u64 = 1;
 const FILE_BYTES_MAX: u64 = 64 << 20;
 
 /// The runs of each round, those of `./evaluate` among them that `bench/proof` does not have.
-pub const RUNS: [&str; 18] = [
+pub const RUNS: [&str; 20] = [
     "linkbench",
     "full",
+    "flash",
     "volume",
     "ablations",
     "algorithms",
+    "datasets",
     "tpcc",
     "clients",
     "rate",

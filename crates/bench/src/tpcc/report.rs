@@ -104,6 +104,8 @@ mod tests {
             latencies,
             seconds: 2.0,
             cpu_seconds: 1.0,
+            energy_joules: None,
+            drive_celsius: None,
             pages: None,
             open_loop: None,
             over_time: None,

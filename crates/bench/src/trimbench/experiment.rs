@@ -22,6 +22,8 @@ use crate::{progress::Progress, random::Random, shuffle::Shuffle};
 const PIECE_BYTES: u64 = 4096;
 /// Bytes of the writes that fill a file before anything is measured.
 const FILL_BYTES: u64 = 1 << 20;
+/// Times that every block is written again between two scans.
+const AGE: u64 = 4;
 /// Blocks that the writer may be ahead of the trimmer.
 const AHEAD_MAX: usize = 1024;
 /// Longest wait for freed space.
@@ -42,12 +44,20 @@ pub enum Experiment {
     Append,
     /// A file with very many holes is made, copied and dropped.
     Holes,
+    /// A file is read from front to back, as it was loaded, and after all its blocks changed their size again and again.
+    Scan,
 }
 
 impl Experiment {
     /// All of them, in the order of reports.
-    pub const ALL: [Experiment; 5] =
-        [Experiment::Beside, Experiment::Then, Experiment::Parallel, Experiment::Append, Experiment::Holes];
+    pub const ALL: [Experiment; 6] = [
+        Experiment::Beside,
+        Experiment::Then,
+        Experiment::Parallel,
+        Experiment::Append,
+        Experiment::Holes,
+        Experiment::Scan,
+    ];
 
     /// Its name on the command line.
     pub fn name(self) -> &'static str {
@@ -57,6 +67,7 @@ impl Experiment {
             Experiment::Parallel => "parallel",
             Experiment::Append => "append",
             Experiment::Holes => "holes",
+            Experiment::Scan => "scan",
         }
     }
 }
@@ -77,6 +88,7 @@ pub(super) fn run(config: &Config, target: &dyn Target, experiment: Experiment) 
         Experiment::Parallel => bench.parallel(),
         Experiment::Append => Ok(vec![bench.append()?]),
         Experiment::Holes => bench.holes(),
+        Experiment::Scan => bench.scan(),
     }
 }
 
@@ -339,6 +351,59 @@ impl Bench<'_> {
                 thread::sleep(Duration::from_millis(5));
             }
             Ok(self.config.holes)
+        })
+    }
+
+    /// A file whose blocks take 4 to 12 KiB and end in a hole, read by one thread from front to back: as it was written in
+    /// order, and after each block was written [`AGE`] times more, in scattered order and with another size each time.
+    fn scan(&self) -> Result<Vec<Measured>> {
+        let file = self.target.create("scan", false)?;
+        let _remover = Remover(self.target, "scan");
+        let blocks = self.blocks();
+        let loaded = self.scan_write("scan: load", &*file, blocks, |index| index)?;
+        let before = self.scan_read("scan: as loaded", &*file)?;
+        let order = Shuffle::new(blocks, self.config.seed, 0x5C);
+        let aged =
+            self.scan_write("scan: age", &*file, AGE * blocks, |index| order.permute(index % blocks))?;
+        let after = self.scan_read("scan: aged", &*file)?;
+        Ok(vec![loaded, before, aged, after])
+    }
+
+    fn scan_write(
+        &self,
+        name: &'static str,
+        file: &dyn TestFile,
+        writes: u64,
+        block_of: impl Fn(u64) -> u64,
+    ) -> Result<Measured> {
+        let buf = filling(Data::Random, self.config.seed, BLOCK_BYTES);
+        let mut random = Random::new(self.config.seed, 0x5D + writes);
+        let done = AtomicU64::new(0);
+        let line = || format!("{} of {writes} blocks", done.load(Relaxed));
+        self.progress(name.to_owned(), line).during(|| {
+            self.measure(name, || {
+                for index in 0..writes {
+                    let start = block_of(index) * BLOCK_BYTES;
+                    let kept = (1 + random.below(3)) * PIECE_BYTES;
+                    file.write(start, &buf[..kept as usize])?;
+                    file.trim(start + kept, BLOCK_BYTES - kept)?;
+                    done.fetch_add(1, Relaxed);
+                }
+                file.sync()?;
+                Ok(writes)
+            })
+        })
+    }
+
+    fn scan_read(&self, name: &'static str, file: &dyn TestFile) -> Result<Measured> {
+        let mut buf = AlignedBuf::zeroed(FILL_BYTES as usize);
+        self.measure(name, || {
+            // The last block's hole may be beyond the end of the file.
+            let bytes = self.config.file_bytes - (BLOCK_BYTES - PIECE_BYTES);
+            for start in (0..bytes).step_by(FILL_BYTES as usize) {
+                file.read(start, &mut buf[..FILL_BYTES.min(bytes - start) as usize])?;
+            }
+            Ok(self.blocks())
         })
     }
 }

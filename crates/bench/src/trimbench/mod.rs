@@ -7,9 +7,10 @@
 //! durable. The counters of the device are read again after deferred work was forced by `syncfs`, outside of the run
 //! time.
 //!
-//! Beside it: direct reads and writes of one file by many threads, appends of 4 KiB each made durable, and
-//! a file with very many holes that is made, copied and dropped. Data is random but for runs named
-//! `zeros`: trailing zeros cost some file systems nothing.
+//! Beside it: direct reads and writes of one file by many threads, appends of 4 KiB each made durable, a
+//! file with very many holes that is made, copied and dropped, and one that is read from front to back before and after
+//! its blocks changed their size many times. Data is random but for runs named `zeros`: trailing zeros cost some file
+//! systems nothing.
 
 mod experiment;
 mod report;

@@ -48,6 +48,8 @@ fn every_variant_is_measured() {
         assert!(rows.iter().all(|row| row.operations == 64 && row.seconds > 0.0));
     }
     assert_eq!(of("parallel").iter().map(|row| row.threads).collect::<Vec<_>>(), [1, 1, 3, 3]);
+    let scans: Vec<_> = of("scan").iter().map(|row| (&*row.experiment, row.operations)).collect();
+    assert_eq!(scans, [("scan: load", 64), ("scan: as loaded", 64), ("scan: age", 256), ("scan: aged", 64)]);
     assert!(of("parallel").iter().chain(&of("append")).all(|row| row.operations > 0));
     let text = table(&all);
     assert!(text.contains("beside 1K zeros") && text.contains("parallel read x3"), "{text}");

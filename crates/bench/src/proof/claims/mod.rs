@@ -14,7 +14,7 @@ use crate::Bound;
 pub(super) enum Kind {
     /// A ratio of two measured sides, a time: judged by its interval over rounds.
     Measured,
-    /// A count that depends on no clock: judged by the worst.
+    /// A count that depends on no clock, or hardly: judged by the worst.
     Counted,
 }
 
@@ -69,6 +69,17 @@ fn claim(
 ) -> Claim {
     let asks = vec![ask(Kind::Measured, bound, value)];
     Claim { name: name.into(), others: "", source: "", runs, failure: None, asks }
+}
+
+/// A promise with one figure that is counted.
+fn counted(
+    runs: &'static [&'static str],
+    name: impl Into<String>,
+    bound: Bound,
+    value: impl Fn(&Round) -> Option<f64> + 'static,
+) -> Claim {
+    let asks = vec![ask(Kind::Counted, bound, value)];
+    Claim { asks, ..claim(runs, name, bound, |_| None) }
 }
 
 fn over(above: Option<f64>, below: Option<f64>) -> Option<f64> {
