@@ -57,7 +57,7 @@ sizes_of() {
             log_device=(--rows 8000 --ids 100000 --seconds 15)
             SECONDS_OF=([linkbench]=620 [full]=1100 [flash]=1000 [datasets]=115 [volume]=800 [ablations]=1100 [algorithms]=520 [tpcc]=360
                 [clients]=2400 [rate]=200 [goals]=240 [amplification-uniform]=120 [amplification-zipf]=120 [mount]=120
-                [trim]=480 [unlink]=120 [peers]=1200 [mariadb]=840 [postgres]=420 [log-device]=240)
+                [trim]=480 [unlink]=120 [peers]=1400 [mariadb]=1000 [postgres]=420 [log-device]=240)
             ONCE+=' algorithms clients'
             ;;
         quick)
@@ -224,11 +224,11 @@ step_unlink() {
         --experiment holes --no-copy "${unlink[@]}" --seed "$round"
 }
 step_peers() {
-    run compare/run --peers "$(turned lacuna/lz4,rocksdb/lz4,rocksdb/zstd,lmdb,redb,fjall,sqlite)" "${peers[@]}" \
+    run compare/run --peers "$(turned lacuna/lz4,rocksdb/lz4,rocksdb/zstd,rocksdb/lz4-blobs,lmdb,redb,fjall,sqlite)" "${peers[@]}" \
         --rounds 1 --seed "$round" --dir "$work" --json "$report"
 }
 step_mariadb() {
-    run bench/mariadb-compare --on "$(turned ext4,xfs,nvmfs,ext4/plain,ext4/row)" "${mariadb[@]}" --rounds 1 \
+    run bench/mariadb-compare --on "$(turned ext4,xfs,nvmfs,ext4/plain,ext4/row,xfs/myrocks)" "${mariadb[@]}" --rounds 1 \
         --seed "$round" --dir "$work" --json "$report"
 }
 step_postgres() {

@@ -39,8 +39,25 @@ loop_make() {
     dd if=/dev/zero of="$file" bs=1M count="$(($(numfmt --from=iec "$size") >> 20))" oflag=direct conv=fsync \
         status=none
     LOOP=$(losetup --find --show --direct-io=on "$file")
+    # Others may have left devices that take none.
+    local tries
+    for ((tries = 1; tries <= ${LOOP_DISCARDS:+64} + 0; tries++)); do
+        [ "$(cat "/sys/block/${LOOP#/dev/}/queue/discard_max_bytes")" = 0 ] || break
+        [ "$tries" -lt 64 ] || { echo "$0: $LOOP takes no discards" >&2; exit 1; }
+        loop_detach
+        LOOP=$(losetup --find --show --direct-io=on "$file")
+    done
     # A discard would make holes in the file, and the next file system would pay for filling them.
     [ -n "$LOOP_DISCARDS" ] || echo 0 > "/sys/block/${LOOP#/dev/}/queue/discard_max_bytes"
+}
+
+# Detaches LOOP, and removes the device: that it takes no discards would outlive the file, and the kernel refuses to set it
+# back. losetup of Debian 12 cannot, so LOOP_CTL_REMOVE of linux/loop.h does.
+loop_detach() {
+    losetup --detach "$LOOP"
+    # shellcheck disable=SC2016 # of perl
+    perl -e 'open(my $control, "+<", "/dev/loop-control") or exit;
+        for (1 .. 20) { ioctl($control, 0x4C81, $ARGV[0] + 0) and last; select(undef, undef, undef, 0.05) }' "${LOOP#/dev/loop}"
 }
 
 loop_format_store() {
@@ -164,7 +181,9 @@ loop_remove() {
         local dir=$LOOP_DIR
         loop_umount "$dir" || umount --lazy "$dir" || true
     fi
-    if [ -n "$LOOP" ]; then losetup --detach "$LOOP" || true; fi
+    if [ -n "$LOOP" ]; then
+        loop_detach || true
+    fi
     if [ -n "$LOOP_FILE" ]; then rm -f "$LOOP_FILE"; fi
     if [ -n "$LOOP_GROUP" ]; then rmdir "$LOOP_GROUP" || true; fi
     if [ -n "$LOOP_MEMORY_GROUP" ]; then

@@ -44,7 +44,9 @@ impl Name {
         match self {
             Name::Lacuna => &[Compression::None, Compression::Lz4, Compression::Zstd],
             #[cfg(feature = "rocksdb")]
-            Name::RocksDb => &[Compression::None, Compression::Lz4, Compression::Zstd],
+            Name::RocksDb => {
+                &[Compression::None, Compression::Lz4, Compression::Zstd, Compression::Lz4Blobs]
+            }
             Name::Fjall => &[Compression::None, Compression::Lz4],
             Name::Lmdb | Name::Redb | Name::Sqlite => &[],
         }
@@ -59,8 +61,12 @@ pub(crate) struct Contestant {
     pub(crate) compression: Option<Compression>,
 }
 
-const COMPRESSIONS: [(Compression, &str); 3] =
-    [(Compression::None, "none"), (Compression::Lz4, "lz4"), (Compression::Zstd, "zstd")];
+const COMPRESSIONS: [(Compression, &str); 4] = [
+    (Compression::None, "none"),
+    (Compression::Lz4, "lz4"),
+    (Compression::Zstd, "zstd"),
+    (Compression::Lz4Blobs, "lz4-blobs"),
+];
 
 impl Contestant {
     /// Its compression for people.
@@ -102,7 +108,7 @@ mod tests {
         for text in ["lacuna", "lacuna/zstd", "fjall/none", "lmdb"] {
             assert_eq!(text.parse::<Contestant>().unwrap().to_string(), text);
         }
-        for text in ["", "lacuna/", "lacuna/zlib", "fjall/zstd", "lmdb/lz4", "Redb", "redb/none"] {
+        for text in ["", "lacuna/", "lacuna/zlib", "lacuna/lz4-blobs", "fjall/zstd", "lmdb/lz4", "Redb", "redb/none"] {
             assert!(text.parse::<Contestant>().is_err(), "{text:?}");
         }
     }

@@ -42,7 +42,7 @@ const LOADERS: u32 = 8;
 #[derive(Parser)]
 #[command(name = "lacuna-compare", version, max_term_width = 100)]
 struct Arguments {
-    /// lacuna, rocksdb, lmdb, redb, fjall or sqlite, with /none, /lz4 or /zstd where it offers that
+    /// lacuna, rocksdb, lmdb, redb, fjall or sqlite, with /none, /lz4, /zstd or /lz4-blobs where it offers that
     contestant: Contestant,
     /// An empty directory; for lacuna a block device too
     #[arg(long)]
@@ -148,7 +148,9 @@ fn run_peer<P: Peer>(arguments: &Arguments) -> Result<(RunReport, Option<DeviceT
         clients: arguments.requesters.max(LOADERS),
         compression: arguments.contestant.compression,
     };
-    measure(arguments, PeerDb::<P>::open(storage, &settings)?).map(|(_, report, traffic)| (report, traffic))
+    let db = PeerDb::<P>::open(storage, &settings)?;
+    db.begin_load();
+    measure(arguments, db).map(|(_, report, traffic)| (report, traffic))
 }
 
 /// Runs on our own engine, in a store on a block device or in a directory.
@@ -164,6 +166,7 @@ fn run_ours(
         Some(Compression::None) => TableKind::Plain,
         None | Some(Compression::Lz4) => TableKind::PageCompressed { algorithm: Algorithm::Lz4, level: 0 },
         Some(Compression::Zstd) => TableKind::PageCompressed { algorithm: Algorithm::Zstd, level: 0 },
+        Some(Compression::Lz4Blobs) => unreachable!("it is not offered"),
     };
     let opened = open_vfs(storage, &VfsOptions::default())?;
     let pool_bytes = arguments.pool_bytes as usize;

@@ -44,6 +44,8 @@ pub(crate) enum Compression {
     None,
     Lz4,
     Zstd,
+    /// LZ4, and longer values apart from their keys.
+    Lz4Blobs,
 }
 
 /// A view of a peer's tables.
@@ -77,6 +79,10 @@ pub(crate) trait Write: Read {
 
 /// Another storage engine.
 pub(crate) trait Peer: Sized + Sync {
+    /// Whether entries of [`Table::LinkByTime`] are inserted and removed without a look at what is there: the schema
+    /// guarantees it, since the row of the link is locked. Such calls always say `true`.
+    const WRITES_INDEX_BLIND: bool = false;
+
     /// Its views.
     type Reader<'p>: Read
     where
@@ -94,6 +100,9 @@ pub(crate) trait Peer: Sized + Sync {
 
     /// Begins a transaction.
     fn writer(&self) -> DbResult<Self::Writer<'_>>;
+
+    /// What follows until [`Peer::settle`] is the load of new rows into empty tables, durable when that returns.
+    fn begin_load(&self) {}
 
     /// Writes its buffers to its files, and waits until it has no more background work. Called without transactions.
     fn settle(&self) -> Result<()>;
@@ -115,6 +124,11 @@ impl<P: Peer> PeerDb<P> {
     pub(crate) fn open(directory: &Path, settings: &Settings) -> Result<PeerDb<P>> {
         let peer = P::open(directory, settings).with_context(|| directory.display().to_string())?;
         Ok(PeerDb { peer, directory: directory.to_owned() })
+    }
+
+    /// See [`Peer::begin_load`].
+    pub(crate) fn begin_load(&self) {
+        self.peer.begin_load();
     }
 }
 

@@ -7,12 +7,22 @@
 //! Indexes and filters are cut into blocks ("Partitioned Index Filters" there). Whole, the filter of a table outgrows
 //! a shard of a small cache, is never kept, and is read again for every row: with 32 MB of pool all but stopped.
 //!
+//! Entries of the secondary index are written without a look at what is there ("Blind writes" of an LSM, as MyRocks
+//! does for indexes that are not unique): the row of the link is locked. The load writes no log, looks for no
+//! duplicates, and compacts at its end ("Can I bulk load data?" in its FAQ): nobody needs half of it after a crash.
+//!
+//! `/lz4-blobs` is BlobDB ("Integrated BlobDB" there): values from 256 bytes on lie in files of their own, which are
+//! collected as it recommends for updates.
+//!
 //! The library offers no way to flush a database with locks, or to query its pending work. So settling closes it and
 //! opens the same tables as a database without locks, which offers both; the block cache is kept meanwhile.
 
 use std::{
     path::{Path, PathBuf},
-    sync::{PoisonError, RwLock, RwLockReadGuard},
+    sync::{
+        PoisonError, RwLock, RwLockReadGuard,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     thread,
     time::Duration,
 };
@@ -40,12 +50,17 @@ const PENDING: [&str; 4] = [
     "rocksdb.num-running-compactions",
 ];
 
+/// Values from this length on are blobs, in bytes.
+const BLOB_BYTES_MIN: u64 = 256;
+
 pub(crate) struct RocksDb {
     directory: PathBuf,
     /// Of the database and of each table; the block cache is theirs.
     options: (Options, Options),
     /// None while it is settled, and when that failed.
     db: RwLock<Option<Database>>,
+    /// Until the first settling after [`Peer::begin_load`].
+    is_loading: AtomicBool,
 }
 
 /// The database, which stays open while this is held.
@@ -54,12 +69,17 @@ type Open<'p> = RwLockReadGuard<'p, Option<Database>>;
 pub(crate) struct RocksDbReader<'p>(Open<'p>);
 
 self_cell!(
-    pub(crate) struct RocksDbWriter<'p> {
+    struct RocksDbTransaction<'p> {
         owner: Open<'p>,
         #[covariant]
         dependent: Locking,
     }
 );
+
+pub(crate) struct RocksDbWriter<'p> {
+    txn: RocksDbTransaction<'p>,
+    is_load: bool,
+}
 
 fn database<'o>(open: &'o Open<'_>) -> &'o Database {
     open.as_ref().expect("who settles has no transactions, and ends it all if he fails")
@@ -75,7 +95,11 @@ impl RocksDbWriter<'_> {
         table: Table,
         act: impl FnOnce(&Transaction<'_, Database>, &ColumnFamily) -> Result<T, rocksdb::Error>,
     ) -> DbResult<T> {
-        self.with_dependent(|open, txn| act(running(txn), family(open, table)).map_err(classify))
+        self.txn.with_dependent(|open, txn| act(running(txn), family(open, table)).map_err(classify))
+    }
+
+    fn is_blind(&self, table: Table) -> bool {
+        self.is_load || table == Table::LinkByTime
     }
 }
 
@@ -119,6 +143,13 @@ fn options(settings: &Settings) -> Result<(Options, Options)> {
     match settings.compression {
         None => {}
         Some(Compression::None) => table.set_compression_type(DBCompressionType::None),
+        Some(Compression::Lz4Blobs) => {
+            table.set_compression_type(DBCompressionType::Lz4);
+            table.set_enable_blob_files(true);
+            table.set_min_blob_size(BLOB_BYTES_MIN);
+            table.set_blob_compression_type(DBCompressionType::Lz4);
+            table.set_enable_blob_gc(true);
+        }
         Some(Compression::Lz4) => table.set_compression_type(DBCompressionType::Lz4),
         // As the wiki recommends: the last level, where nearly all data are.
         Some(Compression::Zstd) => {
@@ -140,13 +171,17 @@ impl RocksDb {
         Ok(Database::open_cf_descriptors(options, &locks, directory, families(table))?)
     }
 
-    /// Writes all memtables, and waits for all compactions. No other handle of the database is open.
-    fn finish(&self) -> Result<()> {
+    /// Writes all memtables, compacts everything if that is asked for, and waits for all compactions. No other handle of
+    /// the database is open.
+    fn finish(&self, compacts: bool) -> Result<()> {
         let (options, table) = &self.options;
         let db = DB::open_cf_descriptors(options, &self.directory, families(table))?;
         let handle = |table: Table| db.cf_handle(table.name()).expect("every table was opened");
         for table in Table::ALL {
             db.flush_cf(handle(table))?;
+            if compacts {
+                db.compact_range_cf(handle(table), None::<&[u8]>, None::<&[u8]>);
+            }
         }
         loop {
             let mut pending = 0;
@@ -171,10 +206,16 @@ impl Peer for RocksDb {
     type Reader<'p> = RocksDbReader<'p>;
     type Writer<'p> = RocksDbWriter<'p>;
 
+    const WRITES_INDEX_BLIND: bool = true;
+
     fn open(directory: &Path, settings: &Settings) -> Result<RocksDb> {
         let (directory, options) = (directory.join("tables"), options(settings)?);
         let db = RwLock::new(Some(RocksDb::open_locking(&directory, &options)?));
-        Ok(RocksDb { directory, options, db })
+        Ok(RocksDb { directory, options, db, is_loading: AtomicBool::new(false) })
+    }
+
+    fn begin_load(&self) {
+        self.is_loading.store(true, Relaxed);
     }
 
     fn reader(&self) -> DbResult<RocksDbReader<'_>> {
@@ -182,18 +223,21 @@ impl Peer for RocksDb {
     }
 
     fn writer(&self) -> DbResult<RocksDbWriter<'_>> {
+        let is_load = self.is_loading.load(Relaxed);
         let (mut write_options, mut options) = (WriteOptions::default(), TransactionOptions::default());
-        write_options.set_sync(true);
+        write_options.set_sync(!is_load);
+        write_options.disable_wal(is_load);
         options.set_deadlock_detect(true);
-        Ok(RocksDbWriter::new(self.database(), |open| {
+        let txn = RocksDbTransaction::new(self.database(), |open| {
             Some(database(open).transaction_opt(&write_options, &options))
-        }))
+        });
+        Ok(RocksDbWriter { txn, is_load })
     }
 
     fn settle(&self) -> Result<()> {
         let mut db = self.db.write().unwrap_or_else(PoisonError::into_inner);
         drop(db.take());
-        self.finish()?;
+        self.finish(self.is_loading.swap(false, Relaxed))?;
         *db = Some(RocksDb::open_locking(&self.directory, &self.options)?);
         Ok(())
     }
@@ -238,7 +282,7 @@ impl Read for RocksDbWriter<'_> {
     }
 
     fn scan(&mut self, table: Table, from: &[u8], to: &[u8], visit: &mut Visit<'_>) -> DbResult<()> {
-        self.with_dependent(|open, txn| {
+        self.txn.with_dependent(|open, txn| {
             scan(running(txn).raw_iterator_cf_opt(family(open, table), until(to)), from, to, visit)
         })
     }
@@ -254,7 +298,7 @@ impl Write for RocksDbWriter<'_> {
     }
 
     fn insert(&mut self, table: Table, key: &[u8], value: &[u8]) -> DbResult<bool> {
-        let is_new = self.get_for_update(table, key)?.is_none();
+        let is_new = self.is_blind(table) || self.get_for_update(table, key)?.is_none();
         if is_new {
             self.put(table, key, value)?;
         }
@@ -262,7 +306,7 @@ impl Write for RocksDbWriter<'_> {
     }
 
     fn delete(&mut self, table: Table, key: &[u8]) -> DbResult<bool> {
-        let was_there = self.get_for_update(table, key)?.is_some();
+        let was_there = self.is_blind(table) || self.get_for_update(table, key)?.is_some();
         if was_there {
             self.with(table, |txn, family| txn.delete_cf(family, key))?;
         }
@@ -270,7 +314,7 @@ impl Write for RocksDbWriter<'_> {
     }
 
     fn commit(mut self) -> DbResult<()> {
-        let txn = self.with_dependent_mut(|_, txn| txn.take());
+        let txn = self.txn.with_dependent_mut(|_, txn| txn.take());
         txn.map_or(Ok(()), |txn| txn.commit().map_err(classify))
     }
 }

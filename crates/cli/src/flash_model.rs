@@ -64,10 +64,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         model.precondition().with_context(|| name.clone())?;
     }
     for op in trace {
-        match op? {
-            TraceOp::Discard { .. } if arguments.no_discards => {}
-            op => model.apply(op).with_context(|| name.clone())?,
-        }
+        model.apply(op?).with_context(|| name.clone())?;
     }
     let report = model.report().with_context(|| name.clone())?;
     if arguments.json {
@@ -78,13 +75,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 
 type Operations = Box<dyn Iterator<Item = lacuna_device::Result<TraceOp>>>;
 
-/// The trace, and what it says of its source: a record of the kernel says nothing.
+/// The trace as the drive hears it, and what it says of its source: a record of the kernel says nothing.
 fn open(arguments: &Arguments) -> Result<(Option<TraceSource>, Operations)> {
-    if arguments.block_events {
-        return Ok((None, Box::new(BlockEvents::open(&arguments.trace)?)));
-    }
-    let trace = TraceReader::open(&arguments.trace)?;
-    Ok((Some(trace.source()), Box::new(trace)))
+    let (source, all): (_, Operations) = if arguments.block_events {
+        (None, Box::new(BlockEvents::open(&arguments.trace)?))
+    } else {
+        let trace = TraceReader::open(&arguments.trace)?;
+        (Some(trace.source()), Box::new(trace))
+    };
+    let is_heard = |op: &lacuna_device::Result<TraceOp>| !matches!(op, Ok(TraceOp::Discard { .. }));
+    Ok((source, if arguments.no_discards { Box::new(all.filter(is_heard)) } else { all }))
 }
 
 fn as_json(name: &str, source: Option<TraceSource>, options: &FlashOptions, report: &FlashReport) -> Value {

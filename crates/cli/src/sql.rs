@@ -1,7 +1,7 @@
 //! Benchmarks on the tables of a server: options, runs, and what reports say of it.
 
 use anyhow::{Result, bail};
-use clap::{ArgGroup, Args};
+use clap::{ArgGroup, Args, ValueEnum};
 use lacuna_bench::sql::{Address, Brand, Format, Login, OnServer, Written, postgres::LoginUrl};
 use serde_json::{Map, Value, json};
 
@@ -43,10 +43,20 @@ pub(crate) struct SqlOptions {
         conflicts_with = "postgres"
     )]
     innodb_algorithm: String,
+    /// With --mysql: engine of plain tables: innodb, or rocksdb (MyRocks)
+    #[arg(long, value_enum, default_value = "innodb", requires = "mysql", conflicts_with = "postgres")]
+    mysql_engine: MysqlEngine,
     /// With --mysql or --postgres: what bytes written are counted by: a block device, process (the server's
     /// /proc/PID/io), status (the server's own counter), or auto, the first of these that can be had
     #[arg(long, value_name = "COUNTER", default_value = "auto", requires = "server")]
     written_from: Written,
+}
+
+/// The engine of a server's tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum MysqlEngine {
+    Innodb,
+    Rocksdb,
 }
 
 /// A server, and how to log in.
@@ -106,6 +116,10 @@ impl SqlOptions {
         if server.brand == Brand::Postgres && kinds.iter().any(|kind| *kind != Kind::Plain) {
             bail!("--tables: PostgreSQL has plain tables only");
         }
+        let is_rocks = self.mysql_engine == MysqlEngine::Rocksdb;
+        if is_rocks && kinds.iter().any(|kind| *kind != Kind::Plain) {
+            bail!("--tables: MyRocks has plain tables only, and compresses them by its own settings");
+        }
         if kinds.contains(&Kind::Adaptive) {
             bail!("--tables: a server has no adaptive tables");
         }
@@ -113,6 +127,7 @@ impl SqlOptions {
         for (number, &kind) in kinds.iter().enumerate() {
             let log = begin()?;
             let (format, algorithm) = match kind {
+                Kind::Plain if is_rocks => (Format::Rocks, "rocksdb".to_owned()),
                 Kind::Plain => (Format::Plain, "none".to_owned()),
                 Kind::Row => (Format::Row, "zlib".to_owned()),
                 Kind::Page => (Format::Page(self.innodb_algorithm.clone()), self.innodb_algorithm.clone()),
@@ -138,6 +153,7 @@ impl SqlOptions {
         runs: &Runs<R>,
     ) -> Map<String, Value> {
         let algorithm = match server.brand {
+            Brand::Mysql if self.mysql_engine == MysqlEngine::Rocksdb => "rocksdb",
             Brand::Mysql => self.innodb_algorithm.as_str(),
             Brand::Postgres => "none",
         };

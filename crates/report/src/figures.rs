@@ -83,6 +83,7 @@ pub(crate) fn all(evaluation: &Evaluation) -> Vec<Figure> {
         codecs(evaluation),
         tpcc(evaluation),
         storage(evaluation),
+        others(evaluation),
     ];
     groups.into_iter().flatten().collect()
 }
@@ -513,6 +514,56 @@ fn by_clients(evaluation: &Evaluation) -> Vec<Line> {
         Line { label: kind.to_owned(), points }
     };
     ["plain", "page", "row"].into_iter().map(line).filter(|line| !line.points.is_empty()).collect()
+}
+
+/// Engines and servers as their makers ship them, each that was run.
+fn others(evaluation: &Evaluation) -> Vec<Figure> {
+    let rows = |step: &'static str, name: &'static str, pointer: &'static str, unit: f64| {
+        let runs = evaluation.results(step).next().and_then(|result| result["runs"].as_array());
+        let names = runs.into_iter().flatten().filter_map(|run| run[name].as_str());
+        let of = |wanted: &str| {
+            let wanted = wanted.to_owned();
+            let ours = evaluation.estimate(step, |result| {
+                let run = result["runs"].as_array()?.iter().find(|run| run[name] == *wanted)?;
+                Some(run.pointer(pointer)?.as_f64()? / unit)
+            });
+            row(wanted, None, ours)
+        };
+        Drawing::Bars { rows: names.map(of).collect(), reference: None }
+    };
+    let figure = |title, steps, words, drawing| Figure { title, source: "", steps, words, drawing };
+    const PEERS: &[&str] = &["peers"];
+    const MARIADB: &[&str] = &["mariadb"];
+    let peers = |pointer, unit| rows("peers", "contestant", pointer, unit);
+    let servers = |pointer, unit| rows("mariadb", "file_system", pointer, unit);
+    let sql = "Page-compressed by lz4, unless the name says other tables. myrocks is MyRocks.";
+    vec![
+        figure(
+            "LinkBench on other engines: requests per second",
+            PEERS,
+            "Equal memory, equal durability; compare/README.md says how each is set up.",
+            peers("/run/ops_per_second", 1.0),
+        ),
+        figure(
+            "LinkBench on other engines: room, MB",
+            PEERS,
+            "Live bytes of ours, files of the others.",
+            peers("/run/allocated_bytes", 1e6),
+        ),
+        figure(
+            "LinkBench through SQL on MariaDB: requests per second",
+            MARIADB,
+            sql,
+            servers("/linkbench/runs/0/ops_per_second", 1.0),
+        ),
+        figure(
+            "LinkBench through SQL on MariaDB: KB written for each request",
+            MARIADB,
+            sql,
+            servers("/linkbench/runs/0/device_bytes_written_per_op", 1e3),
+        ),
+        figure("LinkBench through SQL on MariaDB: tables, MB", MARIADB, sql, servers("/tables_bytes", 1e6)),
+    ]
 }
 
 fn storage(evaluation: &Evaluation) -> Vec<Figure> {

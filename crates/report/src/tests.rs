@@ -237,7 +237,7 @@ fn the_text_has_claims_and_figures() {
     let reason = json!({"reason": "a | b\n<script> [x](y) `z`"});
     write(directory.path(), 3, "volume", &step("volume", 3, "not run", &reason));
     let text = markdown(&Evaluation::read(directory.path()).unwrap());
-    assert!(text.contains("| LinkBench, page : row | stock MariaDB 1.6 | >= 1.8 | 2.02 ("), "{text}");
+    assert!(text.contains("| LinkBench, page : row | stock MariaDB 1.6 | >= 1.8 | 2.02"), "{text}");
     assert!(text.contains("| page : plain, lz4 | - | 0.300 |"), "{text}");
     assert!(text.contains("Not measured: rate was not asked for."), "{text}");
     assert!(text.contains("a \\| b &lt;script> \\[x\\](y) \\`z\\`"), "{text}");

@@ -17,6 +17,8 @@ pub enum Format {
     Row,
     /// InnoDB's PAGE_COMPRESSED=1 with this algorithm: lz4, zlib, lzo, lzma, bzip2 or snappy.
     Page(String),
+    /// MyRocks: ENGINE=ROCKSDB, compressed as the server's `rocksdb_default_cf_options` say.
+    Rocks,
 }
 
 /// What is different from server to server.

@@ -67,7 +67,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     programs.own(&sockets)?;
     say(&format!("cluster on {}\n", place.display()))?;
     let settings: &[&str] = match mount {
-        Some(_) => &["wal_recycle=off", "wal_init_zero=off"],
+        Some(_) => &["wal_recycle=off", "wal_init_zero=off", "wal_sync_method=open_datasync"],
         None => &[],
     };
     let server = Server::start(&programs, place.join("data"), &sockets, settings, &interrupted)?;

@@ -8,6 +8,7 @@ use std::{
 use anyhow::{Context, Result, ensure};
 
 use super::connection::Connection;
+use crate::block_stat::tree_bytes;
 use crate::sql::{
     address::{Address, Login},
     client::{self, Client},
@@ -52,10 +53,31 @@ fn type_name(of: Type) -> String {
 
 fn format_options(format: &Format) -> &'static str {
     match format {
-        Format::Plain => "ROW_FORMAT=DYNAMIC",
-        Format::Row => "ROW_FORMAT=COMPRESSED KEY_BLOCK_SIZE=8",
-        Format::Page(_) => "PAGE_COMPRESSED=1",
+        Format::Plain => "ENGINE=InnoDB DEFAULT CHARSET=latin1 ROW_FORMAT=DYNAMIC",
+        Format::Row => "ENGINE=InnoDB DEFAULT CHARSET=latin1 ROW_FORMAT=COMPRESSED KEY_BLOCK_SIZE=8",
+        Format::Page(_) => "ENGINE=InnoDB DEFAULT CHARSET=latin1 PAGE_COMPRESSED=1",
+        // It answers from an index alone only where it can decode the columns: in binary order.
+        Format::Rocks => "ENGINE=ROCKSDB DEFAULT CHARSET=latin1 COLLATE=latin1_bin",
     }
+}
+
+/// Whether the tables are those of MyRocks.
+fn has_rocks(client: &mut dyn Client) -> Result<bool> {
+    let count = "SELECT COUNT(*) FROM information_schema.TABLES WHERE ENGINE = 'ROCKSDB'";
+    Ok(value(client, count)? != "0")
+}
+
+/// Lets MyRocks write its memtables and compact what is due, and waits until no more is.
+fn settle_rocks(client: &mut dyn Client) -> Result<()> {
+    client.execute("SET GLOBAL rocksdb_force_flush_memtable_and_lzero_now = 1")?;
+    let start = Instant::now();
+    let pending = "SELECT COALESCE(SUM(VALUE), 0) FROM information_schema.ROCKSDB_CFSTATS \
+        WHERE STAT_TYPE IN ('MEM_TABLE_FLUSH_PENDING', 'COMPACTION_PENDING', 'NUM_IMMUTABLE_MEM_TABLE')";
+    while value(client, pending)? != "0" {
+        ensure!(start.elapsed() < SETTLE_MAX, "after {} s MyRocks compacts still", SETTLE_MAX.as_secs());
+        thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
 }
 
 fn status(client: &mut dyn Client, name: &str) -> Result<u64> {
@@ -127,9 +149,8 @@ impl Dialect for Mysql {
             list += &format!(", KEY {name} ({columns})");
         }
         let name = self.table(database, table.name);
-        let options = format!("ENGINE=InnoDB DEFAULT CHARSET=latin1 {}", format_options(format));
         client
-            .execute(&format!("CREATE TABLE {name} ({list}) {options}"))
+            .execute(&format!("CREATE TABLE {name} ({list}) {}", format_options(format)))
             .with_context(|| table.name.to_owned())
     }
 
@@ -144,6 +165,9 @@ impl Dialect for Mysql {
 
     /// Lets the server write its dirty pages as fast as it can until there are none, then restores its settings.
     fn settle(&self, client: &mut dyn Client, _tables: &[&str]) -> Result<()> {
+        if has_rocks(client)? {
+            settle_rocks(client)?;
+        }
         let mut restore = Vec::new();
         for (name, _) in HURRY {
             let old = value(client, &format!("SELECT @@GLOBAL.{name}"))?;
@@ -159,7 +183,16 @@ impl Dialect for Mysql {
         clean
     }
 
-    fn sizes(&self, client: &mut dyn Client, database: &str, _data_directory: &Path) -> Result<(u64, u64)> {
+    /// Of MyRocks all its files: tables share them.
+    fn sizes(&self, client: &mut dyn Client, database: &str, data_directory: &Path) -> Result<(u64, u64)> {
+        if has_rocks(client)? {
+            let logical = format!(
+                "SELECT SUM(DATA_LENGTH + INDEX_LENGTH) FROM information_schema.TABLES WHERE TABLE_SCHEMA = '{database}'"
+            );
+            let logical = value(client, &logical)?.parse()?;
+            let files = data_directory.join("#rocksdb");
+            return Ok((logical, tree_bytes(&files).with_context(|| files.display().to_string())?));
+        }
         let sizes = format!(
             "SELECT SUM(FILE_SIZE), SUM(ALLOCATED_SIZE) FROM information_schema.INNODB_SYS_TABLESPACES \
              WHERE NAME LIKE '{database}/%'"
@@ -170,6 +203,10 @@ impl Dialect for Mysql {
     }
 
     fn written(&self, client: &mut dyn Client) -> Result<u64> {
+        ensure!(
+            !has_rocks(client)?,
+            "MyRocks has no counter of all that it writes: --written-from DEVICE or process"
+        );
         status(client, self.written_name())
     }
 
@@ -184,7 +221,9 @@ impl Dialect for Mysql {
             'innodb_compression_algorithm', 'innodb_compression_level', 'innodb_flush_log_at_trx_commit', \
             'innodb_log_file_size', 'innodb_io_capacity', 'innodb_flush_neighbors', \
             'innodb_use_atomic_writes', 'innodb_use_native_aio', 'innodb_checksum_algorithm', 'datadir', \
-            'log_bin')";
+            'log_bin', 'rocksdb_block_cache_size', 'rocksdb_db_write_buffer_size', \
+            'rocksdb_default_cf_options', 'rocksdb_flush_log_at_trx_commit', 'rocksdb_use_direct_reads', \
+            'rocksdb_use_direct_io_for_flush_and_compaction', 'rocksdb_max_background_jobs')";
         let status = "SHOW GLOBAL STATUS WHERE Variable_name IN ('Innodb_dblwr_pages_written', \
             'Innodb_dblwr_writes', 'Innodb_pages_written', 'Innodb_data_written', 'Innodb_os_log_written', \
             'Innodb_num_pages_page_compressed', 'Innodb_page_compression_saved')";
