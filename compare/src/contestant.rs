@@ -44,9 +44,7 @@ impl Name {
         match self {
             Name::Lacuna => &[Compression::None, Compression::Lz4, Compression::Zstd],
             #[cfg(feature = "rocksdb")]
-            Name::RocksDb => {
-                &[Compression::None, Compression::Lz4, Compression::Zstd, Compression::Lz4Blobs]
-            }
+            Name::RocksDb => &[Compression::None, Compression::Lz4, Compression::Zstd, Compression::Lz4Blobs],
             Name::Fjall => &[Compression::None, Compression::Lz4],
             Name::Lmdb | Name::Redb | Name::Sqlite => &[],
         }
@@ -108,7 +106,9 @@ mod tests {
         for text in ["lacuna", "lacuna/zstd", "fjall/none", "lmdb"] {
             assert_eq!(text.parse::<Contestant>().unwrap().to_string(), text);
         }
-        for text in ["", "lacuna/", "lacuna/zlib", "lacuna/lz4-blobs", "fjall/zstd", "lmdb/lz4", "Redb", "redb/none"] {
+        for text in
+            ["", "lacuna/", "lacuna/zlib", "lacuna/lz4-blobs", "fjall/zstd", "lmdb/lz4", "Redb", "redb/none"]
+        {
             assert!(text.parse::<Contestant>().is_err(), "{text:?}");
         }
     }

@@ -42,7 +42,7 @@ impl Peer for Fjall {
             Some(Compression::Lz4) => {
                 options.data_block_compression_policy(CompressionPolicy::all(CompressionType::Lz4))
             }
-            Some(Compression::Zstd) => bail!("fjall offers lz4 and none"),
+            Some(Compression::Zstd | Compression::Lz4Blobs) => bail!("fjall offers lz4 and none"),
         };
         let builder = OptimisticTxDatabase::builder(directory.join("tables"));
         let db = builder.cache_size(settings.pool_bytes / 4 * 3).open()?;
