@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use lacuna_device::{Error as DeviceError, Vfs};
 use lacuna_engine::{Store, StoreOptions};
 use lacuna_ftl::Error as FtlError;
-use lacuna_nvmfs::{Error, OpenedVfs, VfsOptions};
+use lacuna_nvmfs::{Error, LogDevicePath, OpenedVfs, VfsOptions};
 
 use crate::keys::{open_tables, open_vfs};
 
@@ -30,8 +30,12 @@ pub(crate) struct Look {
 
 impl Look {
     /// Opens `store`: for writing, which makes the recovery from a crash permanent; for reading only where the system
-    /// allows no more.
+    /// allows no more, and without its log device, which recovery would give up for good.
     pub(crate) fn at(store: &Path, mut options: VfsOptions) -> Result<Look> {
+        if options.log_device == LogDevicePath::Without {
+            options.read_only = true;
+            return Ok(Look { opened: open_vfs(store, &options)?, is_read_only: true });
+        }
         match open_vfs(store, &options) {
             Ok(opened) => Ok(Look { opened, is_read_only: false }),
             Err(error) if is_not_writable(&error) => {

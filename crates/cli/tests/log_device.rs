@@ -36,8 +36,15 @@ fn a_store_opens_with_its_log_device_or_expressly_without() {
     let needless = refused(&scratch, "info plain --log-device log");
     assert!(needless.contains("the store has none"), "{needless}");
 
+    // Who only looks without it does not give it up: what it holds would be lost.
+    for command in
+        ["check store", "info store", "scrub store", "quota store", "ls store:/", "cat store:/file"]
+    {
+        succeed(&scratch, &format!("{command} --without-log-device"));
+        assert_eq!(succeed(&scratch, "cat store:/file --log-device log"), "text", "{command}");
+    }
     // It is lost; what was closed is there. Then the old one is refused, and a new one taken.
-    succeed(&scratch, "check store --without-log-device");
+    succeed(&scratch, "put file store:/other --without-log-device");
     assert_eq!(succeed(&scratch, "cat store:/file"), "text");
     fs::write(scratch.path("new"), vec![0; 1 << 20]).unwrap();
     succeed(&scratch, "info store --new-log-device new");

@@ -80,7 +80,7 @@ pub(crate) fn remaining_inodes(volume: &Volume) -> Result<Remains<Vec<RemainingI
 
 /// See [`crate::Nvmfs::remaining_data`].
 pub(crate) fn remaining_data(volume: &Volume, ino: Ino, offset: u64) -> Result<Remains<Runs>> {
-    let range = ino.lba(offset / SECTOR as u64)..ino.region().end;
+    let range = ino.range(offset / SECTOR as u64..REGION_SECTORS);
     let remains = volume.ftl().read_past_damage(range, READ_BYTES)?;
     let byte = |lba: Lba| (lba.0 - ino.lba(0).0) * SECTOR as u64;
     let runs = remains.mapped.runs.into_iter().map(|(lba, data)| (byte(lba), data)).collect();

@@ -5,7 +5,7 @@ use std::{collections::HashSet, sync::Arc};
 
 use lacuna_device::{BlockDevice, MemDevice};
 use lacuna_nvmfs::{
-    CheckDepth, FormatOptions, Ino, Nvmfs, Options,
+    CheckDepth, FILE_BYTES_MAX, FormatOptions, Ino, Nvmfs, Options,
     posix::{Allocate, Caller, Posix, WriteOptions},
 };
 
@@ -100,5 +100,43 @@ fn a_file_with_many_holes_goes_at_once() {
     fs.unlink(Ino::ROOT, b"holes").unwrap();
     assert_eq!(vfs.ftl().stats().batches, batches + 1, "it goes in one batch");
     assert!(before - free_bytes() < 4096, "all of its space is free at once");
+    assert!(vfs.check(CheckDepth::Structure).unwrap().is_clean());
+}
+
+/// The end of the largest file is the end of its inode's region, which is no sector of it.
+#[test]
+fn a_file_may_reach_the_end_of_its_region() {
+    const LAST: u64 = FILE_BYTES_MAX - 4096;
+    let vfs = open(64 << 20);
+    let fs = vfs.posix();
+    let create = |name: &[u8]| fs.create(Ino::ROOT, name, 0o600, Caller::default()).unwrap().ino;
+    let (file, other) = (create(b"file"), create(b"other"));
+    let data = [7; 4096];
+    fs.write(file, LAST, &data, WriteOptions::default()).unwrap();
+    for what in [Allocate::KeepSize, Allocate::ZeroRange { keep_size: false }, Allocate::Extend] {
+        for (offset, len) in [(LAST, 4096), (FILE_BYTES_MAX - 1, 1), (FILE_BYTES_MAX - 513, 512)] {
+            fs.fallocate(other, offset, len, what, None).unwrap();
+            fs.fallocate(file, offset, len, Allocate::Extend, None).unwrap();
+        }
+    }
+    let too_large = fs.fallocate(other, 0, FILE_BYTES_MAX, Allocate::Extend, None);
+    assert!(too_large.is_err_and(|error| error.to_string().contains("space")), "more than the store has");
+    fs.fallocate(other, LAST, 4096, Allocate::PunchHole, None).unwrap();
+
+    fs.set_compression(file, "zstd:3".parse().unwrap()).unwrap();
+    assert!(fs.rewrite(file, 0, FILE_BYTES_MAX).unwrap().read_bytes >= 4096);
+    assert_eq!(fs.copy_range((file, LAST), (other, LAST), 4096, None).unwrap(), 4096);
+    assert_eq!(fs.copy_range((file, LAST + 1), (other, LAST + 1), 4095, None).unwrap(), 4095);
+    for ino in [file, other] {
+        let mut read = [0; 4096];
+        assert_eq!(fs.read(ino, LAST, &mut read).unwrap(), 4096);
+        assert!(read == data);
+        assert_eq!(fs.getattr(ino).unwrap().size, FILE_BYTES_MAX);
+        assert_eq!((fs.seek_data(ino, 0).unwrap(), fs.seek_hole(ino, LAST).unwrap()), (LAST, FILE_BYTES_MAX));
+        let runs = fs.read_runs(ino, LAST).unwrap();
+        assert_eq!((runs.runs.len(), runs.end), (1, FILE_BYTES_MAX));
+        assert_eq!(vfs.remaining_data(ino, LAST).unwrap().found.end, FILE_BYTES_MAX);
+        assert!(vfs.remaining_data(ino, FILE_BYTES_MAX).unwrap().found.runs.is_empty());
+    }
     assert!(vfs.check(CheckDepth::Structure).unwrap().is_clean());
 }

@@ -79,7 +79,7 @@ impl Data {
         let piece_sectors = whole_chunks.clamp(CHUNK_SECTORS, PIECE_SECTORS);
         let mut rewritten = Rewritten::default();
         while at < end {
-            let Some(first) = self.inodes.volume().first_mapped(ino.lba(at)..ino.lba(end))? else { break };
+            let Some(first) = self.inodes.volume().first_mapped(ino.range(at..end))? else { break };
             at = at.max((first.0 - ino.lba(0).0) / CHUNK_SECTORS * CHUNK_SECTORS);
             let piece_end = end.min(at / CHUNK_SECTORS * CHUNK_SECTORS + piece_sectors);
             at = self.rewrite_piece(&node, at..piece_end, privilege, &mut rewritten)?;

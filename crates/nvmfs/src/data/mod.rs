@@ -370,8 +370,7 @@ impl Data {
     /// is reserved.
     fn must_have_space(&self, ino: Ino, sectors: Range<u64>, privilege: Privilege) -> Result<()> {
         let range_bytes = (sectors.end - sectors.start) * SECTOR as u64;
-        let stored_bytes =
-            self.inodes.volume().ftl().allocated(ino.lba(sectors.start)..ino.lba(sectors.end))?;
+        let stored_bytes = self.inodes.volume().ftl().allocated(ino.range(sectors))?;
         let space = self.inodes.statfs()?;
         let left_bytes = match privilege {
             Privilege::User => space.available_bytes,

@@ -32,9 +32,8 @@ const UNALIGNED_BYTES_MAX: u64 = 1 << 20;
 impl Data {
     /// The mapped data in these sectors of a file, from their start on, as much as one batch takes.
     pub(super) fn mapped_runs(&self, node: &Node, sectors: Range<u64>) -> Result<Mapped> {
-        let first = node.ino().lba(sectors.start);
-        let range = first..Lba(first.0 + (sectors.end - sectors.start));
-        let mapped = self.inodes.volume().ftl().read_mapped(range, self.piece_bytes() as usize)?;
+        let mapped =
+            self.inodes.volume().ftl().read_mapped(node.ino().range(sectors), self.piece_bytes() as usize)?;
         // Checked after the read: the number may have become another file's meanwhile.
         if node.is_removed() { Err(Refusal::Stale.into()) } else { Ok(mapped) }
     }
@@ -150,7 +149,9 @@ impl Data {
         let from = source.ino().lba(range.start);
         let mapped = self.mapped_runs(source, range)?;
         let count = mapped.end.0 - from.0;
-        let moved = |lba: Lba| target.ino().lba(to + (lba.0 - from.0));
+        let start = target.ino().lba(0).0;
+        // Where the data end may be where the region does.
+        let moved = |lba: Lba| Lba(start + to + (lba.0 - from.0));
         let mut ops = Vec::with_capacity(2 * mapped.runs.len() + 1);
         let mut behind = moved(from);
         // No sector is changed twice: it would not be stored compressed.

@@ -60,9 +60,16 @@ impl Ino {
         Lba(u64::from(self.0) << SECTOR_BITS | sector)
     }
 
+    /// Addresses of sectors of this inode's region. They may end where the region does, which is no sector of it.
+    pub(crate) fn range(self, sectors: Range<u64>) -> Range<Lba> {
+        assert!(sectors.end <= REGION_SECTORS, "no sectors {sectors:?} in {self:?}");
+        let start = self.lba(0).0;
+        Lba(start + sectors.start)..Lba(start + sectors.end)
+    }
+
     /// The whole region.
     pub(crate) fn region(self) -> Range<Lba> {
-        self.lba(0)..Lba((u64::from(self.0) + 1) << SECTOR_BITS)
+        self.range(0..REGION_SECTORS)
     }
 
     /// Address of this inode's own sector in the inode table.
