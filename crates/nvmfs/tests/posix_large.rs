@@ -6,8 +6,9 @@ use std::{collections::HashSet, sync::Arc};
 use lacuna_device::{BlockDevice, MemDevice};
 use lacuna_nvmfs::{
     CheckDepth, FILE_BYTES_MAX, FormatOptions, Ino, Nvmfs, Options,
-    posix::{Allocate, Caller, Posix, WriteOptions},
+    posix::{Allocate, Caller, Posix, SetAttr, WriteOptions},
 };
+use lacuna_sim::{SeededRng, for_each_seed};
 
 fn is_nightly() -> bool {
     std::env::var("LACUNA_CASES").is_ok_and(|cases| cases.parse::<u64>().is_ok_and(|cases| cases >= 1000))
@@ -139,4 +140,83 @@ fn a_file_may_reach_the_end_of_its_region() {
         assert!(vfs.remaining_data(ino, FILE_BYTES_MAX).unwrap().found.runs.is_empty());
     }
     assert!(vfs.check(CheckDepth::Structure).unwrap().is_clean());
+}
+
+/// The last bytes of the largest file against the same bytes in memory.
+#[test]
+fn random_changes_at_the_end_of_a_region_match_the_model() {
+    const BYTES: u64 = 24 << 10;
+    const BASE: u64 = FILE_BYTES_MAX - BYTES;
+    for_each_seed(20, |seed| {
+        let mut rng = SeededRng::new(seed);
+        let vfs = open(32 << 20);
+        let fs = vfs.posix();
+        let ino = fs.create(Ino::ROOT, b"file", 0o600, Caller::default()).unwrap().ino;
+        let compression = ["none", "lz4", "zstd:3"][rng.below(3) as usize];
+        fs.set_compression(ino, compression.parse().unwrap()).unwrap();
+        let resize = |len: u64| {
+            fs.setattr(ino, &SetAttr { size: Some(BASE + len), ..SetAttr::default() }).unwrap();
+        };
+        resize(0);
+        let mut model: Vec<u8> = Vec::new();
+        for step in 0..200 {
+            let mut place = |most: u64| {
+                let place = rng.below(most + 1);
+                if rng.chance(40) { place / 512 * 512 } else { place }
+            };
+            let start = place(BYTES - 1);
+            let end = place(2 * BYTES).clamp(start + 1, BYTES);
+            let (offset, len) = (BASE + start, end - start);
+            let range = start as usize..end as usize;
+            let grow = |model: &mut Vec<u8>| model.resize(model.len().max(range.end), 0);
+            match rng.below(9) {
+                0 => {
+                    resize(end);
+                    model.resize(range.end, 0);
+                }
+                1 => {
+                    fs.fallocate(ino, offset, len, Allocate::PunchHole, None).unwrap();
+                    let there = range.start.min(model.len())..range.end.min(model.len());
+                    model[there].fill(0);
+                }
+                2 => {
+                    fs.fallocate(ino, offset, len, Allocate::ZeroRange { keep_size: false }, None).unwrap();
+                    grow(&mut model);
+                    model[range].fill(0);
+                }
+                3 => {
+                    fs.fallocate(ino, offset, len, Allocate::Extend, None).unwrap();
+                    grow(&mut model);
+                }
+                4 => fs.fallocate(ino, offset, len, Allocate::KeepSize, None).unwrap(),
+                5 => drop(fs.rewrite(ino, offset, len).unwrap()),
+                6 => {
+                    // Source and target do not overlap.
+                    let count = len.min(start).min(model.len() as u64);
+                    let mut copied = 0;
+                    while copied < count {
+                        let (from, to) = ((ino, BASE + copied), (ino, offset + copied));
+                        copied += fs.copy_range(from, to, count - copied, None).unwrap();
+                    }
+                    if count > 0 {
+                        model.resize(model.len().max((start + count) as usize), 0);
+                        model.copy_within(..count as usize, range.start);
+                    }
+                }
+                _ => {
+                    let mut data = vec![7; len as usize];
+                    let noise = rng.below(len + 1) as usize;
+                    rng.fill(&mut data[..noise]);
+                    assert_eq!(fs.write(ino, offset, &data, WriteOptions::default()).unwrap() as u64, len);
+                    grow(&mut model);
+                    model[range].copy_from_slice(&data);
+                }
+            }
+            let mut read = vec![1; BYTES as usize];
+            let count = fs.read(ino, BASE, &mut read).unwrap();
+            assert_eq!(fs.getattr(ino).unwrap().size, BASE + model.len() as u64, "step {step}");
+            assert!(read[..count] == model[..], "step {step}");
+        }
+        assert!(vfs.check(CheckDepth::Payload).unwrap().is_clean());
+    });
 }
