@@ -19,7 +19,7 @@ pub(crate) struct LogArguments {
     #[arg(long, global = true, value_name = "PATH")]
     log_device: Option<PathBuf>,
     /// The store's log device is lost: go on without it, from some moment since the last checkpoint. What was synced
-    /// later may be missing. Commands that only look (check, info, ls, get, rescue ...) leave store and log device as they
+    /// later may be missing. Commands that only look (check, info, scrub, ls, cat, rescue) leave store and log device as they
     /// are; the first that writes (mount, put, grow ...) gives the log device up for good
     #[arg(long, global = true, conflicts_with = "log_device")]
     without_log_device: bool,

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{Claim, at, claim, counted, others, over};
+use super::{Claim, at, claim, others, over};
 use crate::{
     Bound::{AtLeast, AtMost, Between},
     proof::rounds::Round,
@@ -117,12 +117,13 @@ fn packed(data: &str, set: &'static str) -> Claim {
         let run = variant(round, "datasets", &format!("{set}/{kind}"))?;
         at(run, "/overwrite/allocated_bytes")
     };
-    counted(
+    claim(
         &["datasets"],
         format!("room of {data} that no generator made, packed : compressed alone"),
         AtMost(1.0),
         move |round| over(room(round, "page"), room(round, "page-no-packing")),
     )
+    .counted()
 }
 
 /// The same where the device is what is short: nearly full, or slow.
@@ -144,12 +145,13 @@ fn regimes() -> Vec<Claim> {
             ratio("full", BYTES, "plain-doublewrite", "page"),
         )
         .printed("up to 4", "I; N; S"),
-        counted(
+        claim(
             &["flash"],
             "flash per LinkBench operation on a nearly full SSD, plain with doublewrite on XFS : page on nvmfs",
             AtLeast(4.0),
             move |round| over(flash("xfs/plain-doublewrite")(round), flash("page")(round)),
         )
+        .counted()
         .printed("about 4", "N"),
         claim(
             VOLUME,

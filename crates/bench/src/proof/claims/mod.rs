@@ -49,6 +49,12 @@ impl Claim {
     fn printed(self, others: &'static str, source: &'static str) -> Claim {
         Claim { others, source, ..self }
     }
+
+    /// Whose figures are counts.
+    fn counted(mut self) -> Claim {
+        self.asks.iter_mut().for_each(|ask| ask.kind = Kind::Counted);
+        self
+    }
 }
 
 /// All of them, in the order of the design.
@@ -69,17 +75,6 @@ fn claim(
 ) -> Claim {
     let asks = vec![ask(Kind::Measured, bound, value)];
     Claim { name: name.into(), others: "", source: "", runs, failure: None, asks }
-}
-
-/// A promise with one figure that is counted.
-fn counted(
-    runs: &'static [&'static str],
-    name: impl Into<String>,
-    bound: Bound,
-    value: impl Fn(&Round) -> Option<f64> + 'static,
-) -> Claim {
-    let asks = vec![ask(Kind::Counted, bound, value)];
-    Claim { asks, ..claim(runs, name, bound, |_| None) }
 }
 
 fn over(above: Option<f64>, below: Option<f64>) -> Option<f64> {

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{Claim, at, claim, counted, over};
+use super::{Claim, at, claim, over};
 use crate::{
     Bound::{AtLeast, AtMost},
     iobench::goals::GOALS,
@@ -40,7 +40,7 @@ fn holes() -> Vec<Claim> {
         }
         let what = format!("16K write and trim, bytes read per block, nvmfs {name}");
         let value = move |round: &Round| most_read_per_trim(round, ours);
-        claims.push(counted(TRIM, what, AtMost(0.0), value).printed("0", "I fig. 14"));
+        claims.push(claim(TRIM, what, AtMost(0.0), value).counted().printed("0", "I fig. 14"));
     }
     for (ours, name) in [(IN_PROCESS, "in-process"), (MOUNTED, "mounted")] {
         let what = format!("unlink of a file of very many holes, nvmfs {name}, seconds");
@@ -87,9 +87,11 @@ fn amplification() -> Vec<Claim> {
     let name = |pattern| format!("ftl, bytes written per byte, 80% live, {pattern}");
     let (uniform, zipf) = ("amplification-uniform", "amplification-zipf");
     vec![
-        counted(&["amplification-uniform"], name("uniform"), AtMost(2.85), of(uniform))
+        claim(&["amplification-uniform"], name("uniform"), AtMost(2.85), of(uniform))
+            .counted()
             .printed("greedy 2.7", ""),
-        counted(&["amplification-zipf"], name("Zipf 0.99"), AtMost(1.65), of(zipf))
+        claim(&["amplification-zipf"], name("Zipf 0.99"), AtMost(1.65), of(zipf))
+            .counted()
             .printed("oracle 1.45", ""),
     ]
 }
