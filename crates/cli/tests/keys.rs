@@ -4,7 +4,7 @@ use std::{
     fs,
     io::Write,
     os::unix::fs::PermissionsExt,
-    process::{Output, Stdio},
+    process::{Command, Output, Stdio},
 };
 
 use crate::support::{Scratch, lacuna, run};
@@ -42,6 +42,13 @@ fn store(scratch: &Scratch) {
     good(run(scratch, "put plain s:/name-that-nobody-may-read --key-file one"));
 }
 
+/// The program, without a terminal; where there is one, setsid leaves it.
+fn without_terminal(scratch: &Scratch) -> Command {
+    let mut command = Command::new("setsid");
+    command.arg("-w").arg(env!("CARGO_BIN_EXE_lacuna")).current_dir(scratch.path("."));
+    command
+}
+
 #[test]
 fn a_store_is_read_with_its_key_only() {
     let scratch = Scratch::new();
@@ -51,10 +58,10 @@ fn a_store_is_read_with_its_key_only() {
     }
     let name = "s:/name-that-nobody-may-read";
     let read = |with: &str| run(&scratch, &format!("cat {name} {with}"));
-    // Without a terminal; where there is one, setsid leaves it.
-    let mut alone = std::process::Command::new("setsid");
-    alone.arg("-w").arg(env!("CARGO_BIN_EXE_lacuna")).args(["cat", name]).current_dir(scratch.path("."));
-    refused(alone.output().unwrap(), "s: the store is encrypted: a key is needed (--key-file, ");
+    refused(
+        without_terminal(&scratch).args(["cat", name]).output().unwrap(),
+        "s: the store is encrypted: a key is needed (--key-file, ",
+    );
     refused(read("--key-file two"), "s: wrong key: it opens none of 1 key slots");
     refused(read("--key-file one --key-fd 0"), "only one of --key-file, --key-command and --key-fd");
     refused(read("--key-file missing"), "missing");
@@ -94,6 +101,9 @@ fn keys_are_added_removed_and_rotated() {
     );
     refused(run(&scratch, "key remove s 5 --key-file two"), "key slot 5 is not in use");
     good(run(&scratch, "key remove s 0 --key-file two"));
+    let mut alone = without_terminal(&scratch);
+    alone.args(["key", "add", "s", "--key-file", "two"]);
+    refused(alone.output().unwrap(), "(--new-key-file, --new-key-command, --new-key-fd)");
     assert!(!opens("one") && opens("two"));
     good(run(&scratch, "key rotate s --key-file two --new-key-file one"));
     assert!(opens("one") && !opens("two"));

@@ -290,7 +290,10 @@ impl Copy {
             _ => {
                 identity.map(|identity| self.seen.insert(identity, None));
                 let line = format!("{}: neither file, directory nor symbolic link: left out", self.from());
-                self.lose(line);
+                match self.options.recursive {
+                    true => complain(&line), // it has no data: nothing is lost
+                    false => self.lose(line),
+                }
                 return Ok(None);
             }
         };

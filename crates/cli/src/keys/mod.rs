@@ -148,7 +148,7 @@ fn output_of(command: &str) -> Result<Secret> {
 pub(crate) fn secret_of(store: &Path) -> Result<Secret> {
     match given() {
         Some((secret, _)) => Ok(secret),
-        None => terminal::ask(&format!("Key of {}", store.display())),
+        None => terminal::ask(&format!("Key of {}", store.display()), "--key"),
     }
 }
 
@@ -161,7 +161,7 @@ pub(crate) fn secret_of_tables(store: &Path) -> Result<Secret> {
 pub(crate) fn new_store_key(store: &Path, label: &str) -> Result<NewKey> {
     let (secret, source) = match given() {
         Some(given) => given,
-        None => (terminal::ask_twice(&format!("New key of {}", store.display()))?, KeySource::Passphrase),
+        None => (ask_for_new(store, "--key")?, KeySource::Passphrase),
     };
     Ok(new_key(secret, source, label))
 }
@@ -176,6 +176,10 @@ fn new_key(secret: Secret, source: KeySource, label: &str) -> NewKey {
     NewKey { secret, slot }
 }
 
+fn ask_for_new(store: &Path, option: &str) -> Result<Secret> {
+    terminal::ask_twice(&format!("New key of {}", store.display()), option)
+}
+
 impl NewKeyArguments {
     /// The new key for `store`.
     pub(crate) fn key(&self, store: &Path) -> Result<NewKey> {
@@ -183,7 +187,7 @@ impl NewKeyArguments {
         let found = read_one("--new-key", new_key_file.as_deref(), new_key_command.as_deref(), *new_key_fd)?;
         let (secret, source) = match found {
             Some(found) => found,
-            None => (terminal::ask_twice(&format!("New key of {}", store.display()))?, KeySource::Passphrase),
+            None => (ask_for_new(store, "--new-key")?, KeySource::Passphrase),
         };
         Ok(new_key(secret, source, label))
     }

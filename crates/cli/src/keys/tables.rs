@@ -7,6 +7,9 @@ use lacuna_engine::{EngineKey, Error, KeyOptions, KeySource, Secret, Store, Stor
 
 use super::{KeyArguments, read_one, terminal};
 
+/// How the options that name it begin.
+const OPTION: &str = "--tables-key";
+
 /// The key that the command line names.
 static GIVEN: Mutex<Option<(Secret, KeySource)>> = Mutex::new(None);
 
@@ -17,7 +20,7 @@ fn given() -> Option<(Secret, KeySource)> {
 pub(super) fn install(arguments: &KeyArguments) -> Result<()> {
     let KeyArguments { tables_key_file, tables_key_command, tables_key_fd, .. } = arguments;
     let (file, command) = (tables_key_file.as_deref(), tables_key_command.as_deref());
-    *GIVEN.lock().expect("nobody panics with it") = read_one("--tables-key", file, command, *tables_key_fd)?;
+    *GIVEN.lock().expect("nobody panics with it") = read_one(OPTION, file, command, *tables_key_fd)?;
     Ok(())
 }
 
@@ -32,7 +35,7 @@ pub(crate) fn key_of_tables() -> Option<EngineKey> {
 
 /// The key that the tables of `store` are to get.
 pub(crate) fn new_tables_key(store: &Path, label: &str) -> Result<EngineKey> {
-    let ask = || terminal::ask_twice(&format!("New key of the tables in {}", store.display()));
+    let ask = || terminal::ask_twice(&format!("New key of the tables in {}", store.display()), OPTION);
     let found = match given() {
         Some(given) => given,
         None => (ask()?, KeySource::Passphrase),
@@ -46,7 +49,7 @@ pub(crate) fn new_tables_key(store: &Path, label: &str) -> Result<EngineKey> {
 pub(super) fn secret(store: &Path) -> Result<Secret> {
     match given() {
         Some((secret, _)) => Ok(secret),
-        None => terminal::ask(&format!("Key of the tables in {}", store.display())),
+        None => terminal::ask(&format!("Key of the tables in {}", store.display()), OPTION),
     }
 }
 

@@ -43,9 +43,11 @@ impl Drop for Hushed {
     }
 }
 
-/// Asks for a passphrase.
-pub(super) fn ask(what: &str) -> Result<Secret> {
-    let Some(terminal) = open() else { bail!("{what}: there is no terminal to ask for it") };
+/// Asks for a passphrase, which `option` and what follows it there would give otherwise.
+pub(super) fn ask(what: &str, option: &str) -> Result<Secret> {
+    let Some(terminal) = open() else {
+        bail!("{what}: there is no terminal to ask for it ({option}-file, {option}-command, {option}-fd)")
+    };
     let hushed = Hushed::new(terminal)?;
     write!(&hushed.terminal, "{what}: ").context(TERMINAL)?;
     let mut line = Vec::with_capacity(lacuna_ftl::KEY_BYTES_MAX + 2);
@@ -57,9 +59,9 @@ pub(super) fn ask(what: &str) -> Result<Secret> {
 }
 
 /// Asks for a new passphrase, twice.
-pub(super) fn ask_twice(what: &str) -> Result<Secret> {
-    let first = ask(what)?;
-    match ask("The same again")?.expose() == first.expose() {
+pub(super) fn ask_twice(what: &str, option: &str) -> Result<Secret> {
+    let first = ask(what, option)?;
+    match ask("The same again", option)?.expose() == first.expose() {
         true => Ok(first),
         false => bail!("{what}: that was not the same"),
     }
