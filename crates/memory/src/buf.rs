@@ -20,14 +20,17 @@ pub struct AlignedBuf {
     memory: Memory,
 }
 
+/// Slots for [`AlignedBuf::reused`]: of few lengths, because each takes huge pages of its own.
+const REUSED_BYTES: [usize; 3] = [16 << 10, 64 << 10, 256 << 10];
+
 /// The source of a buffer's memory.
 enum Memory {
     /// An allocation of its own; none when it is empty.
     Own,
     /// A part of this huge page.
     Part(#[expect(dead_code, reason = "it lives as long as its parts")] Arc<HugePage>),
-    /// A slot of the huge page with that number.
-    Slot(u32),
+    /// A slot of that many bytes, of the huge page with that number.
+    Slot { slot_bytes: usize, page: u32 },
 }
 
 impl AlignedBuf {
@@ -47,10 +50,22 @@ impl AlignedBuf {
     }
 
     /// A buffer of `len` bytes, one of many of that length. They share huge pages if the length allows it (multiples of
-    /// 4 KiB up to 128 KiB). It holds zeros, or the bytes of an earlier buffer.
+    /// 4 KiB up to 256 KiB). It holds zeros, or the bytes of an earlier buffer.
     pub fn dense(len: usize) -> AlignedBuf {
-        match slots::take(len) {
-            Some((ptr, page)) => AlignedBuf { ptr, len, memory: Memory::Slot(page) },
+        AlignedBuf::in_slot(len, len)
+    }
+
+    /// A buffer of `len` bytes for a short time. Up to 256 KiB it costs neither an allocation nor clearing, and holds
+    /// zeros, or the bytes of earlier buffers.
+    pub fn reused(len: usize) -> AlignedBuf {
+        let slot_bytes = REUSED_BYTES.into_iter().find(|slot_bytes| len <= *slot_bytes);
+        AlignedBuf::in_slot(len, slot_bytes.unwrap_or(len))
+    }
+
+    /// A buffer at the start of a slot of `slot_bytes`, if there are such slots.
+    fn in_slot(len: usize, slot_bytes: usize) -> AlignedBuf {
+        match slots::take(slot_bytes) {
+            Some((ptr, page)) => AlignedBuf { ptr, len, memory: Memory::Slot { slot_bytes, page } },
             None => AlignedBuf::zeroed(len),
         }
     }
@@ -83,7 +98,7 @@ impl Drop for AlignedBuf {
             // SAFETY: allocated in `zeroed` with this very layout, freed once.
             Memory::Own if self.len > 0 => unsafe { dealloc(self.ptr.as_ptr(), Self::layout(self.len)) },
             Memory::Own | Memory::Part(_) => {}
-            Memory::Slot(page) => slots::give_back(self.ptr, self.len, page),
+            Memory::Slot { slot_bytes, page } => slots::give_back(self.ptr, slot_bytes, page),
         }
     }
 }
@@ -135,6 +150,23 @@ mod tests {
         assert!(first[..] == all(1));
         drop(first);
         assert!(last[..] == all(2), "it lives as long as one of them");
+    }
+
+    #[test]
+    fn buffers_of_many_lengths_use_slots_of_few() {
+        for (len, expected) in
+            [(1, 16 << 10), (16 << 10, 16 << 10), (100 << 10, 256 << 10), (256 << 10, 256 << 10)]
+        {
+            let mut buffer = AlignedBuf::reused(len);
+            assert!(
+                matches!(buffer.memory, Memory::Slot { slot_bytes, .. } if slot_bytes == expected),
+                "{len}"
+            );
+            assert_eq!(buffer.len(), len);
+            assert!(buffer.as_ptr().addr().is_multiple_of(AlignedBuf::ALIGN));
+            buffer.fill(1);
+        }
+        assert!(AlignedBuf::reused(300 << 10).iter().all(|byte| *byte == 0));
     }
 
     #[test]

@@ -27,7 +27,7 @@ use crate::huge::{HUGE_PAGE, HugePage};
 /// Lengths are multiples of this, so slots are aligned to it.
 const UNIT: usize = 4096;
 /// The longest slot.
-const SLOT_BYTES_MAX: usize = 128 << 10;
+const SLOT_BYTES_MAX: usize = 256 << 10;
 /// Words with a bit for each slot of a page, for the shortest.
 const WORDS: usize = HUGE_PAGE / UNIT / 64;
 
@@ -199,7 +199,7 @@ mod tests {
     fn what_was_taken_first_is_filled_first() {
         let mut arena = Arena::new();
         let len = SLOT_BYTES_MAX;
-        let held: Vec<_> = (0..40).map(|_| take(&mut arena, len)).collect();
+        let held: Vec<_> = (0..20).map(|_| take(&mut arena, len)).collect();
         assert_eq!(held.last().map(|(_, page)| *page), Some(2));
         arena.give_back(held[3].0, len, held[3].1);
         assert_eq!(take(&mut arena, len), held[3]);

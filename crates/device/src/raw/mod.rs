@@ -263,8 +263,8 @@ impl RawDevice {
     }
 
     /// Carries out all `transfers` and waits for them; `None` if the engine has to do it instead.
-    fn carry_out<'a>(&self, transfers: impl ExactSizeIterator<Item = Transfer<'a>>) -> Option<Result<()>> {
-        if self.options.io == BlockIo::Threads || transfers.len() > together::TRANSFERS_MAX {
+    fn carry_out<'a>(&self, transfers: impl Iterator<Item = Transfer<'a>>) -> Option<Result<()>> {
+        if self.options.io == BlockIo::Threads {
             return None;
         }
         together::carry_out(&self.file, transfers.collect())

@@ -1,19 +1,20 @@
-//! A few reads or writes that are waited for together, on a ring of the calling thread's own.
+//! Reads or writes that are waited for together, on a ring of the calling thread's own.
 //!
-//! One system call begins all of them and returns when all have ended. So the caller sleeps once and no other thread
-//! is woken, whereas the engine's thread costs two wake-ups for each request.
+//! One system call begins all of them and returns when all have ended; of very many, one begins some and returns when
+//! half of those have ended. So the caller sleeps once and no other thread is woken, whereas the engine's thread costs
+//! two wake-ups for each request.
 //!
 //! Invariants:
 //! 1. [`carry_out`] returns only when all entries that it has pushed have completed; a panic before that aborts the
 //!    process. So the kernel knows of memory only while it is borrowed here, and leaves no request behind for the end
 //!    of the thread, which would cancel it.
-//! 2. No more than [`TRANSFERS_MAX`] entries are in flight, so neither queue overflows.
+//! 2. No more than [`IN_FLIGHT_MAX`] entries are in flight, so neither queue overflows.
 
 #![allow(unsafe_code)] // Entries of the ring carry addresses; the kernel writes behind our back.
 
 use std::{cell::RefCell, os::fd::AsRawFd};
 
-use io_uring::{IoUring, cqueue, opcode, squeue, types};
+use io_uring::{IoUring, opcode, squeue, types};
 
 use super::{
     request::AbortOnPanic,
@@ -21,8 +22,8 @@ use super::{
 };
 use crate::{Result, positional::PositionalFile};
 
-/// Requests that are carried out at a time.
-pub(super) const TRANSFERS_MAX: usize = 16;
+/// Requests that are in flight at a time.
+pub(super) const IN_FLIGHT_MAX: usize = 64;
 
 thread_local! {
     /// The ring of this thread, once one was wanted; none in it if the system refuses one.
@@ -86,36 +87,37 @@ impl<'a> Transfer<'a> {
     }
 }
 
-/// Does all `transfers`, at most [`TRANSFERS_MAX`], in any order, and waits for all. None, and nothing is done, if
-/// the system refuses rings.
+/// Does all `transfers` in any order, and waits for all. None, and nothing is done, if the system refuses rings.
 ///
 /// # Errors
 /// The first failure in the order of the transfers.
 pub(super) fn carry_out(file: &PositionalFile, transfers: Vec<Transfer<'_>>) -> Option<Result<()>> {
     RING.with_borrow_mut(|ring| {
-        let ring = ring.get_or_insert_with(|| make_ring(TRANSFERS_MAX as u32).ok()).as_mut()?;
+        let ring = ring.get_or_insert_with(|| make_ring(IN_FLIGHT_MAX as u32).ok()).as_mut()?;
         Some(carry_out_on(ring, file, transfers))
     })
 }
 
 fn carry_out_on(ring: &mut IoUring, file: &PositionalFile, mut transfers: Vec<Transfer<'_>>) -> Result<()> {
-    assert!(transfers.len() <= TRANSFERS_MAX, "invariant 2: {} requests", transfers.len());
     let abort = AbortOnPanic;
-    for (number, transfer) in transfers.iter_mut().enumerate() {
-        let entry = transfer.entry(file).user_data(number as u64);
-        // SAFETY: the entry's memory is that which the transfer borrows, mutably where the kernel writes, and its
-        // length at most that of the memory. By invariant 1 it stays borrowed, and no thread accesses it, until the
-        // kernel has completed the entry.
-        let pushed = unsafe { ring.submission().push(&entry) };
-        pushed.expect("invariant 2: the submission queue has space");
-    }
     let mut results = vec![None; transfers.len()];
-    while results.contains(&None) {
-        enter(ring, results.iter().filter(|result| result.is_none()).count());
-        let completed: Vec<cqueue::Entry> = ring.completion().collect();
-        for entry in completed {
+    let (mut begun, mut ended) = (0, 0);
+    while ended < transfers.len() {
+        while begun < transfers.len() && begun - ended < IN_FLIGHT_MAX {
+            let entry = transfers[begun].entry(file).user_data(begun as u64);
+            // SAFETY: the entry's memory is that which the transfer borrows, mutably where the kernel writes, and its
+            // length at most that of the memory. By invariant 1 it stays borrowed, and no thread accesses it, until
+            // the kernel has completed the entry.
+            let pushed = unsafe { ring.submission().push(&entry) };
+            pushed.expect("invariant 2: the submission queue has space");
+            begun += 1;
+        }
+        let in_flight = begun - ended;
+        enter(ring, if begun < transfers.len() { in_flight / 2 } else { in_flight });
+        for entry in ring.completion() {
             let result = results[entry.user_data() as usize].replace(entry.result());
             assert_eq!(result, None, "a request completes once");
+            ended += 1;
         }
     }
     drop(abort);

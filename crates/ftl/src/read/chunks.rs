@@ -45,7 +45,7 @@ impl Reader {
         for (index, Run { segment, offset, len, .. }) in runs.iter().enumerate() {
             if self.journal.is_on_device(*segment, offset + len) {
                 let blocks = self.blocks(*offset, *len);
-                let buf = AlignedBuf::zeroed(blocks.len());
+                let buf = AlignedBuf::reused(blocks.len());
                 reads.push((self.volume.offset(*segment, blocks.start), buf));
                 places.push((index, offset - blocks.start));
                 all.push(Bytes::Memory(Vec::new())); // until it is read
@@ -70,7 +70,7 @@ impl Reader {
         let blocks = self.blocks(offset, len);
         let kept = (blocks.len() <= KEPT_BYTES)
             .then(|| KEPT.take().unwrap_or_else(|| AlignedBuf::zeroed(KEPT_BYTES)));
-        let mut data = kept.unwrap_or_else(|| AlignedBuf::zeroed(blocks.len()));
+        let mut data = kept.unwrap_or_else(|| AlignedBuf::reused(blocks.len()));
         self.volume.device().read_at(self.volume.offset(segment, blocks.start), &mut data[..blocks.len()])?;
         Ok(Bytes::Device { data, from: offset - blocks.start, len })
     }

@@ -87,7 +87,7 @@ impl Reader {
             return read;
         }
         let mut filled = 0;
-        self.read_extents(pinned.extents(), 0, |at, stored| {
+        self.read_extents(pinned.extents(), GAP_BYTES, |at, stored| {
             let start = (at.0 - lba.0) as usize * SECTOR;
             buf[filled..start].fill(0);
             filled = start + stored.len();
@@ -119,7 +119,7 @@ impl Reader {
             }
         }
         let mut outcome = Ok(());
-        self.read_chunks(&missing, 0, |found, chunk| {
+        self.read_chunks(&missing, GAP_BYTES, |found, chunk| {
             let read = chunk.and_then(|chunk| {
                 put(found.0, &self.part_of(found, chunk, &mut decoded)?);
                 cache.put(Key::of(found.0.0, &found.1), chunk);

@@ -6,8 +6,9 @@ use lacuna_device::AlignedBuf;
 
 use crate::{Lba, addr::SegNo, format::Extent};
 
-/// Chunks that lie in one run of at most this many bytes are read at once.
-const RUN_BYTES: usize = 256 << 10;
+/// Chunks that lie in one run of at most this many bytes are read at once: with the rest of two blocks of 4 KiB, no more
+/// than [`AlignedBuf::reused`] has memory for.
+const RUN_BYTES: usize = (256 - 4) << 10;
 
 /// Runs of about this many bytes are read at the same time.
 pub(crate) const READ_BYTES: usize = 4 << 20;

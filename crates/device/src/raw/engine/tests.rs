@@ -17,7 +17,7 @@ use crate::{
     AlignedBuf, BlockDevice, Filled, RawDevice, RawOptions,
     raw::{
         request::Memory,
-        together::{TRANSFERS_MAX, Transfer, carry_out},
+        together::{IN_FLIGHT_MAX, Transfer, carry_out},
     },
 };
 
@@ -106,12 +106,13 @@ fn many_writes_and_reads_are_in_flight() {
     });
 }
 
-/// As many as go on one ring, and more; from threads that have rings of their own and end.
+/// As many as are in flight at a time, and more; from threads that have rings of their own and end.
 #[test]
 fn writes_and_reads_are_waited_for_together() {
+    const COUNTS: [usize; 5] = [1, 2, IN_FLIGHT_MAX, IN_FLIGHT_MAX + 1, 3 * IN_FLIGHT_MAX + 1];
     with_each(|io| {
         for_each_seed(4, |seed| {
-            let blocks = 60;
+            let blocks = 3 * (3 * IN_FLIGHT_MAX + 1);
             let (_directory, device) = store(io, blocks);
             let mut expected = vec![0; blocks * BLOCK];
             SeededRng::new(seed).fill(&mut expected);
@@ -120,7 +121,7 @@ fn writes_and_reads_are_waited_for_together() {
                     let (device, expected) = (&device, &expected);
                     scope.spawn(move || {
                         let own: Vec<usize> = (part..blocks).step_by(3).collect();
-                        for count in [1, 2, TRANSFERS_MAX, TRANSFERS_MAX + 1] {
+                        for count in COUNTS {
                             let writes: Vec<(u64, Filled)> = own[..count]
                                 .iter()
                                 .map(|block| {
@@ -140,7 +141,7 @@ fn writes_and_reads_are_waited_for_together() {
                     });
                 }
             });
-            let each = (1 + 2 + TRANSFERS_MAX + TRANSFERS_MAX + 1) as u64;
+            let each = COUNTS.iter().sum::<usize>() as u64;
             let stats = device.stats();
             assert_eq!((stats.writes, stats.reads), (3 * each, 3 * each));
             assert_eq!(stats.written_bytes, 3 * each * BLOCK as u64);
