@@ -73,3 +73,43 @@ fn few_pages_are_written_twice_although_all_are_dirty() {
     assert!(stats.for_eviction > 40_000, "{stats:?}");
     assert!(stats.again < stats.pages / 40, "{stats:?}");
 }
+
+/// Groups of the log that were made for a larger one may be longer than what is to be freed of a smaller one.
+#[test]
+fn a_log_that_may_hold_less_than_before_lets_writers_on() {
+    for (records, log_bytes) in [(3_000_u32, 256 << 10), (12_000, 1 << 20), (60_000, 4 << 20)] {
+        let vfs = MemVfs::new();
+        let open = |log_bytes, background| {
+            let options = StoreOptions { log_bytes, background, ..StoreOptions::default() };
+            Store::open(vfs.clone(), options).expect("open")
+        };
+        let store = open(256 << 20, false);
+        let table = store.open_table("t", TableOptions::default()).expect("table");
+        let mut txn = store.begin();
+        for i in 0..records {
+            txn.put(&table, &i.to_be_bytes(), &[i as u8; 100]).expect("put");
+        }
+        txn.commit().expect("commit");
+        drop((table, store)); // as by a crash
+        for background in [false, true] {
+            let store = open(log_bytes, background);
+            let (sender, ended) = std::sync::mpsc::channel();
+            let writer = {
+                let store = store.clone();
+                std::thread::spawn(move || {
+                    let table = store.open_table("t", TableOptions::default()).expect("table");
+                    let mut txn = store.begin();
+                    txn.put(&table, b"another key", b"value").expect("put");
+                    txn.commit().expect("commit");
+                    sender.send(()).expect("somebody waits");
+                })
+            };
+            let written = ended.recv_timeout(std::time::Duration::from_secs(60));
+            written.unwrap_or_else(|_| {
+                panic!("{records} records, {log_bytes} bytes: the writer waits for ever")
+            });
+            writer.join().expect("ends");
+            drop(store); // as by a crash
+        }
+    }
+}

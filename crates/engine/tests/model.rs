@@ -19,6 +19,12 @@ fn options(background: bool) -> StoreOptions {
     StoreOptions { pool_bytes: 4 << 20, log_bytes: 2 << 20, background, ..StoreOptions::default() }
 }
 
+/// With a log of another length each time, as when the options change or the file system has less space.
+fn any_options(background: bool, rng: &mut Rng) -> StoreOptions {
+    let log_bytes = [256 << 10, 1 << 20, 2 << 20, 16 << 20][rng.below(4) as usize];
+    StoreOptions { log_bytes, ..options(background) }
+}
+
 fn contents(txn: &Txn, table: &Table, direction: Direction) -> Vec<(Vec<u8>, Vec<u8>)> {
     let mut found = Vec::new();
     txn.scan(table, Bound::Unbounded, Bound::Unbounded, direction, |key, value| {
@@ -166,7 +172,7 @@ fn run_against_model(table_options: TableOptions, background: bool, rounds: u64)
 fn model_case(table_options: TableOptions, background: bool, rounds: u64, rng: &mut Rng) {
     let vfs = MemVfs::new();
     let mut model = Model::new();
-    let mut store = Store::open(vfs.clone(), options(background)).expect("open");
+    let mut store = Store::open(vfs.clone(), any_options(background, rng)).expect("open");
     store.create_table("t", table_options).expect("create");
     for round in 0..rounds {
         let table = store.table("t").expect("table").expect("there");
@@ -182,7 +188,7 @@ fn model_case(table_options: TableOptions, background: bool, rounds: u64, rng: &
                 // As after a kill: committed changes are in the log.
                 _ => drop(store),
             }
-            store = Store::open(vfs.clone(), options(background)).expect("reopen");
+            store = Store::open(vfs.clone(), any_options(background, rng)).expect("reopen");
             let table = store.table("t").expect("table").expect("there");
             assert_same(&store.begin(), &table, &model);
         }

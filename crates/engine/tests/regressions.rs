@@ -737,3 +737,24 @@ fn relaxed_commits_are_synced_in_time_without_threads_and_not_before() {
         assert_eq!(store.stats().expect("stats").log.syncs > before, is_synced, "{relaxed_interval:?}");
     }
 }
+
+/// The wait ended as for a lock, although nobody held one.
+#[test]
+fn more_writers_than_can_be_are_told_so() {
+    let options = StoreOptions { lock_timeout: Duration::from_millis(10), ..StoreOptions::default() };
+    let store = Store::open(MemVfs::new(), options).expect("open");
+    let table = store.open_table("t", TableOptions::default()).expect("table");
+    let mut writers: Vec<_> = (0..1024_u32)
+        .map(|i| {
+            let mut txn = store.begin();
+            txn.put(&table, &i.to_be_bytes(), b"v").expect("put");
+            txn
+        })
+        .collect();
+    let mut late = store.begin();
+    let refused = late.put(&table, b"one more", b"v").expect_err("there are as many as can be");
+    assert!(matches!(refused, Error::TooManyWriters { max: 1024 }) && refused.is_retryable(), "{refused}");
+    writers.pop().expect("one of many").commit().expect("commit");
+    late.put(&table, b"one more", b"v").expect("put");
+    late.commit().expect("commit");
+}

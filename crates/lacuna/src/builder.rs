@@ -189,6 +189,7 @@ impl Builder {
     /// [`Error::BadOption`]: crate::Error::BadOption
     pub fn open(self, path: impl AsRef<Path>) -> Result<Store> {
         let path = path.as_ref();
+        self.engine.check()?; // before a file is made
         let create_size = Some(self.size_bytes);
         let read_only = self.storage.read_only;
         let storage = Storage::open(path, &VfsOptions { create_size, ..self.storage })?;

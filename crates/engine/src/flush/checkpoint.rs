@@ -43,10 +43,20 @@ impl Flusher {
         self.checkpoint()
     }
 
+    /// It moves by sixteenths of the log. By less only if writers wait for space in the log, and no page that is due would
+    /// move it further: they would wait for ever.
     pub(super) fn checkpoint_is_due(&self) -> bool {
+        let oldest = || self.pager.pool().dirty().oldest();
         // Another thread may have moved it further.
-        let start = self.pager.log().start_needed(|| self.pager.pool().dirty().oldest()).0;
-        start.saturating_sub(self.control.root().checkpoint.0) > self.options.log_bytes / 16
+        let start = self.pager.log().start_needed(oldest).0;
+        let step = start.saturating_sub(self.control.root().checkpoint.0);
+        let is_all = || {
+            self.is_log_tight()
+                && self
+                    .log_needs_flushed()
+                    .is_some_and(|before| oldest().is_none_or(|oldest| oldest >= before))
+        };
+        step > self.options.log_bytes / 16 || step > 0 && is_all()
     }
 
     /// Makes the store one that needs `features`, durably: programs that do not know them refuse it from now on.

@@ -59,14 +59,9 @@ impl Flusher {
     pub(super) fn due_work(&self) -> Vec<Work> {
         let next = self.pager.log().next();
         let mut all = self.jobs(self.pager.pool().take_wanted(), next, Cause::Eviction);
-        let log_kept = self.options.log_bytes / LOG_SHARE.1 * LOG_SHARE.0;
-        if self.pager.log().used_bytes() > log_kept {
-            let before = Lsn(next.0.saturating_sub(log_kept));
-            all.extend(self.jobs(
-                self.pager.pool().dirty().oldest_pages(before, ROUND_PAGES),
-                before,
-                Cause::Log,
-            ));
+        if let Some(before) = self.log_needs_flushed() {
+            let pages = self.pager.pool().dirty().oldest_pages(before, ROUND_PAGES);
+            all.extend(self.jobs(pages, before, Cause::Log));
         }
         let (bytes, reads) = self.pager.pool().dirty().dirty_bytes_and_reads();
         let too_many_bytes = bytes.saturating_sub(self.capacity.dirty_bytes_max as usize);
@@ -76,6 +71,15 @@ impl Flusher {
             all.extend(self.jobs(self.pager.pool().dirty().oldest_pages(next, pages), next, Cause::Dirty));
         }
         all
+    }
+
+    /// Pages that are dirty since before that keep too much of the log.
+    pub(super) fn log_needs_flushed(&self) -> Option<Lsn> {
+        let log_kept = self.options.log_bytes / LOG_SHARE.1 * LOG_SHARE.0;
+        let log = self.pager.log();
+        // A group that was made for a larger log may be longer than what is to be freed.
+        (log.used_bytes() > log_kept)
+            .then(|| Lsn(log.next().0.saturating_sub(log_kept)).max(log.checkpoint_group_end()))
     }
 
     /// Queues a job; returns it when no thread will run it.

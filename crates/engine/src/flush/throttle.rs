@@ -7,8 +7,7 @@ impl Flusher {
     /// Slows a writer down while log or memory are nearly used up.
     /// The caller holds no latch.
     pub(crate) fn throttle(&self) -> Result<()> {
-        let is_tight =
-            || self.pager.log().used_bytes() > self.options.log_bytes / 8 * 7 || self.is_memory_tight();
+        let is_tight = || self.is_log_tight() || self.is_memory_tight();
         if !is_tight() {
             return Ok(());
         }
@@ -31,6 +30,11 @@ impl Flusher {
             self.pager.pool().shrink();
         }
         Ok(())
+    }
+
+    /// Whether the log is nearly used up.
+    pub(super) fn is_log_tight(&self) -> bool {
+        self.pager.log().used_bytes() > self.options.log_bytes / 8 * 7
     }
 
     /// Whether the pool is nearly used up, or too much of it is dirty: for the pool, the VFS, or a recovery.

@@ -152,7 +152,7 @@ impl Store {
         Ok(Store { inner: Arc::new(Inner { engine, threads, ddl: Mutex::new(()), recovery, claim }) })
     }
 
-    /// Begins a transaction that reads a snapshot.
+    /// Begins a transaction that reads a snapshot. Any number may read; 1,024 can have written something at a time.
     pub fn begin(&self) -> Txn {
         self.begin_with(TransactionOptions::default())
     }

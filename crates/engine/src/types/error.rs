@@ -149,6 +149,13 @@ pub enum Error {
     /// A lock was not granted in time. The transaction may go on or be rolled back.
     #[error("lock wait timed out")]
     LockTimeout,
+    /// As many transactions write as can at a time, and none of them ended within
+    /// [`crate::StoreOptions::lock_timeout`]. The transaction may go on or be rolled back.
+    #[error("{max} transactions write, which is the most at a time, and none ended in time")]
+    TooManyWriters {
+        /// How many can.
+        max: u32,
+    },
     /// The store of this handle was closed, or all its [`crate::Store`] handles were dropped.
     #[error("store closed")]
     Closed,
@@ -192,6 +199,13 @@ impl From<lacuna_device::Error> for Error {
 impl Error {
     /// Whether the transaction may succeed when it is rolled back and run again.
     pub fn is_retryable(&self) -> bool {
-        matches!(self, Error::Deadlock | Error::LockTimeout | Error::Conflict | Error::SnapshotTooOld)
+        matches!(
+            self,
+            Error::Deadlock
+                | Error::LockTimeout
+                | Error::TooManyWriters { .. }
+                | Error::Conflict
+                | Error::SnapshotTooOld
+        )
     }
 }

@@ -196,7 +196,11 @@ impl Default for StoreOptions {
 }
 
 impl StoreOptions {
-    pub(crate) fn check(&self) -> Result<()> {
+    /// Whether a store can have them, which opening it checks as well.
+    ///
+    /// # Errors
+    /// [`Error::BadOption`], which names the option.
+    pub fn check(&self) -> Result<()> {
         let bad = |what, reason: &str| Err(Error::BadOption { what, reason: reason.into() });
         if self.pool_bytes < 1 << 20 {
             return bad("pool_bytes", "at least 1 MiB");
@@ -324,8 +328,11 @@ impl TableOptions {
             TableKind::RowCompressed { algorithm, .. } => algorithm,
             kind => kind.codec().algorithm,
         };
-        let both = [Some(algorithm), self.kind.rest_codec().map(|codec| codec.algorithm)];
-        if let Some(algorithm) = both.into_iter().flatten().find(|algorithm| !algorithm.is_built_in()) {
+        // Row-compressed pages are recompressed by zlib where the other algorithm does not shrink them enough.
+        let is_row = matches!(self.kind, TableKind::RowCompressed { .. });
+        let rest = self.kind.rest_codec().map(|codec| codec.algorithm);
+        let all = [Some(algorithm), rest, is_row.then_some(Algorithm::Zlib)];
+        if let Some(algorithm) = all.into_iter().flatten().find(|algorithm| !algorithm.is_built_in()) {
             return Err(Error::NotBuiltIn { what: "table options".into(), algorithm });
         }
         self.check_stored()?;

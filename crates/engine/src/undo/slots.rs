@@ -154,7 +154,7 @@ impl Slots {
                 return Ok((slot, table.kept.contains_key(&slot)));
             }
             if Instant::now() >= deadline {
-                return Err(Error::LockTimeout);
+                return Err(Error::TooManyWriters { max: SLOTS });
             }
             // In a stopped store no slot is returned any more.
             poison.check()?;
