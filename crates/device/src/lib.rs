@@ -54,7 +54,7 @@ pub use error::{Error, Result};
 pub use log_device::{BlockLog, LogDevice, MappedMemory, create_log_device, open_log_device};
 pub use mem::{MemDevice, MemVfs};
 pub use patient::Patient;
-pub use raw::{BlockIo, RawDevice, RawOptions, read_time};
+pub use raw::{BlockIo, NewFile, RawDevice, RawOptions, read_time};
 pub use vfs::{AtomicWrites, BatchOp, File, FileId, FileProps, StreamHint, Vfs, VfsStats, check_file_name};
 
 // The interfaces take and return these buffers.

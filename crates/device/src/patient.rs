@@ -14,6 +14,8 @@
 //!    have ended when the device is dropped.
 //! 4. Only [`Error::Full`] is waited for, and only by writes.
 //! 5. *Waiting is over for good once it was stopped.* A write is tried once more after that before it fails.
+//! 6. *While a store is being opened, waiting has a bound.* Nothing was acknowledged yet, and whoever opens it shall be told
+//!    instead of waiting without a word. A write that waits when the store is open waits on.
 
 use std::{
     sync::{
@@ -22,13 +24,16 @@ use std::{
         mpsc::{Receiver, Sender, channel},
     },
     thread::{self, JoinHandle},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use crate::{AlignedBuf, BlockDevice, DeviceStats, Error, Filled, Geometry, Result, WriteDone};
 
 /// How long to wait before a write is tried again.
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// How long a write waits while a store is being opened.
+const PATIENCE_AT_OPEN: Duration = Duration::from_secs(3);
 
 /// See the module.
 pub struct Patient {
@@ -44,13 +49,17 @@ struct Waiting {
     writes: AtomicUsize,
     /// By invariant 5.
     is_over: AtomicBool,
+    /// By invariant 6.
+    is_opening: AtomicBool,
 }
 
 impl Waiting {
     /// Tries `write`, after a pause, until it ends otherwise than for want of space.
     fn until_there_is_space(&self, mut write: impl FnMut() -> Result<()>) -> Result<()> {
+        let begun = Instant::now();
         loop {
-            let is_last = self.is_over.load(Ordering::Acquire);
+            let is_late = self.is_opening.load(Ordering::Acquire) && begun.elapsed() >= PATIENCE_AT_OPEN;
+            let is_last = is_late || self.is_over.load(Ordering::Acquire);
             if !is_last {
                 thread::sleep(PAUSE);
             }
@@ -70,19 +79,24 @@ struct Retry {
 }
 
 impl Patient {
-    /// Writes to `device` wait for space.
+    /// Writes to `device` wait for space; for a few seconds only until [`Patient::has_opened`].
     ///
     /// # Errors
     /// When the thread that tries again cannot be started.
     pub fn new(device: Arc<dyn BlockDevice>) -> Result<Patient> {
         let (retries, begun) = channel();
-        let waiting = Arc::<Waiting>::default();
+        let waiting = Arc::new(Waiting { is_opening: true.into(), ..Waiting::default() });
         let (below, counter) = (Arc::clone(&device), Arc::clone(&waiting));
         let thread = thread::Builder::new()
             .name("patient".into())
             .spawn(move || try_again(&*below, &counter, &begun))
             .map_err(|error| Error::io(format!("{}: thread for retries", device.name()), error))?;
         Ok(Patient { device, waiting, retries: Some(retries), thread: Some(thread) })
+    }
+
+    /// The store is open: from now on writes wait as long as it takes.
+    pub fn has_opened(&self) {
+        self.waiting.is_opening.store(false, Ordering::Release);
     }
 
     fn wait_for_space(&self, mut write: impl FnMut() -> Result<()>) -> Result<()> {

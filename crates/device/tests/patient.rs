@@ -13,6 +13,7 @@ fn full() -> (Arc<FullHost>, Patient) {
     let host = FullHost::new(1 << 20);
     host.set_full(true);
     let patient = Patient::new(Arc::clone(&host) as Arc<dyn BlockDevice>).unwrap();
+    patient.has_opened();
     (host, patient)
 }
 
@@ -48,6 +49,26 @@ fn a_write_waits_until_its_host_has_space() {
         patient.read_at(offset, &mut back).unwrap();
         assert!(back.iter().all(|found| *found == byte), "{byte}");
     }
+}
+
+/// Invariant 6.
+#[test]
+fn who_opens_a_store_is_told_and_what_waits_then_waits_on() {
+    let host = FullHost::new(1 << 20);
+    host.set_full(true);
+    let patient = Patient::new(Arc::clone(&host) as Arc<dyn BlockDevice>).unwrap();
+    assert!(matches!(patient.write_at(0, &filled(1)), Err(Error::Full { .. })));
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| patient.write_at(0, &filled(2)));
+        wait_until(|| patient.waits_for_space());
+        patient.has_opened();
+        let before = host.writes();
+        // Longer than it waits before that.
+        wait_until(|| host.writes() >= before + 40);
+        assert!(!waits.is_finished());
+        host.set_full(false);
+        waits.join().unwrap().unwrap();
+    });
 }
 
 #[test]

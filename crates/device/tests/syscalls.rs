@@ -17,8 +17,8 @@ use lacuna_device::{
 };
 
 const SIZE: u64 = 1 << 20;
-const CALLS: &str = "write,pwrite64,pwritev,pwritev2,io_uring_enter,ftruncate,fallocate,openat,renameat,renameat2,\
-                     unlinkat,fdatasync,fsync";
+const CALLS: &str = "write,pwrite64,pwritev,pwritev2,io_uring_enter,ftruncate,fallocate,openat,linkat,renameat,\
+                     renameat2,unlinkat,fdatasync,fsync";
 
 /// One system call, and the lines of the trace in which it began and returned.
 #[derive(Debug)]
@@ -32,10 +32,15 @@ struct Call {
 
 impl Call {
     fn is(&self, name: &str, path: &Path) -> bool {
-        self.name == name && self.text.starts_with(|first: char| first.is_ascii_digit()) && {
-            let (_, rest) = self.text.split_once('<').unwrap_or_default();
-            rest.split_once('>').is_some_and(|(found, _)| Path::new(found) == path)
-        }
+        self.name == name
+            && self.text.starts_with(|first: char| first.is_ascii_digit())
+            && self.path() == Some(path)
+    }
+
+    /// That of the first descriptor.
+    fn path(&self) -> Option<&Path> {
+        let (_, rest) = self.text.split_once('<')?;
+        rest.split_once('>').map(|(found, _)| Path::new(found))
     }
 }
 
@@ -216,12 +221,13 @@ fn a_store_file_is_synced_before_it_is_said_to_be() {
     });
     let Some(mut steps) = steps else { return };
     let shown = path.display().to_string();
-    for name in ["create", "grow", "recreate"] {
-        let step = steps.take(name);
-        step.assert_synced("ftruncate", &shown, "fsync", &path);
-        if name == "create" {
-            step.assert_synced("openat", "O_CREAT", "fsync", directory.path());
-        }
+    // It has no name yet when its length is synced.
+    let create = steps.take("create");
+    let nameless = create.calls.iter().find(|call| call.name == "ftruncate").and_then(Call::path).unwrap();
+    create.assert_synced("ftruncate", &nameless.display().to_string(), "fsync", nameless);
+    create.assert_synced("linkat", &shown, "fsync", directory.path());
+    for name in ["grow", "recreate"] {
+        steps.take(name).assert_synced("ftruncate", &shown, "fsync", &path);
     }
     assert_writes_are_synced(&mut steps, &path);
 }

@@ -32,7 +32,9 @@ fn holds(ftl: &Ftl, at: u64, byte: u8) {
 /// A store that has space, with eight blocks of ones that were flushed.
 fn store() -> (Arc<FullHost>, Arc<dyn BlockDevice>, Ftl) {
     let host = FullHost::new(64 << 20);
-    let device: Arc<dyn BlockDevice> = Arc::new(Patient::new(Arc::clone(&host) as _).expect("a thread"));
+    let patient = Patient::new(Arc::clone(&host) as _).expect("a thread");
+    patient.has_opened();
+    let device: Arc<dyn BlockDevice> = Arc::new(patient);
     Ftl::format(Arc::clone(&device), &FormatOptions::default()).expect("formats");
     let ftl =
         Ftl::open(Arc::clone(&device), Options { background: true, ..Options::default() }).expect("opens");

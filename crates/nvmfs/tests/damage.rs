@@ -407,6 +407,34 @@ fn opened_error(path: &std::path::Path, options: &VfsOptions) -> String {
     open_vfs(path, options).err().expect("it opened").to_string()
 }
 
+/// Of several that make a store under one name at the same time, one does, and all others leave it alone.
+#[test]
+fn stores_that_are_made_at_the_same_time_are_one() {
+    let directory = tempfile::tempdir().unwrap();
+    for round in 0..10 {
+        let path = directory.path().join(format!("store{round}"));
+        let barrier = std::sync::Barrier::new(4);
+        let made = std::thread::scope(|scope| {
+            let options = VfsOptions { create_size: Some(32 << 20), ..VfsOptions::default() };
+            let make = |opens: bool| {
+                let (path, barrier, options) = (&path, &barrier, options.clone());
+                scope.spawn(move || {
+                    barrier.wait();
+                    match opens {
+                        true => open_vfs(path, &options).and_then(|opened| opened.close()),
+                        false => format_path(path, Some(32 << 20), &FormatOptions::default()),
+                    }
+                })
+            };
+            let makers = [true, false, true, false].map(make);
+            makers.map(|maker| maker.join().unwrap())
+        });
+        assert!(made.iter().any(Result::is_ok), "{made:?}");
+        drop(open_vfs(&path, &VfsOptions::default()).expect("it is a store"));
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), round + 1);
+    }
+}
+
 #[test]
 fn paths_become_places_or_one_clear_error() {
     let directory = tempfile::tempdir().unwrap();

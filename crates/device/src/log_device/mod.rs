@@ -26,7 +26,7 @@ use std::{fmt, path::Path, sync::Arc};
 pub use block::BlockLog;
 pub use mapped::MappedMemory;
 
-use crate::{Error, RawDevice, RawOptions, Result};
+use crate::{Error, NewFile, RawDevice, RawOptions, Result};
 
 /// Size of a line of memory in bytes: the unit of writing back.
 pub const LINE: usize = 64;
@@ -114,13 +114,12 @@ pub fn open_log_device(path: &Path, read_only: bool) -> Result<Arc<dyn LogDevice
 /// # Errors
 /// [`Error::Exists`], [`Error::Full`], and as [`RawDevice::create`]. On any error nothing is left behind.
 pub fn create_log_device(path: &Path, size_bytes: u64) -> Result<Arc<dyn LogDevice>> {
-    let device = RawDevice::create(path, size_bytes, RawOptions::default())?;
-    let made = device.preallocate();
-    drop(device);
+    let file = NewFile::make(path, size_bytes, RawOptions::default())?;
     // A file system that sets no space aside may run out of it; then a flush fails, as on any full device.
-    match made {
-        Ok(()) | Err(Error::Unsupported { .. }) => open_log_device(path, false),
-        Err(error) => Err(error),
+    match file.device().preallocate() {
+        Ok(()) | Err(Error::Unsupported { .. }) => {}
+        Err(error) => return Err(error),
     }
-    .inspect_err(|_| drop(std::fs::remove_file(path)))
+    file.publish()?;
+    open_log_device(path, false)
 }

@@ -2,6 +2,7 @@
 
 mod discard;
 mod engine;
+mod new_file;
 mod read_time;
 mod request;
 mod ring;
@@ -13,7 +14,7 @@ use std::{
     fs, io,
     os::unix::{
         ffi::OsStrExt,
-        fs::{FileTypeExt, MetadataExt, OpenOptionsExt},
+        fs::{FileTypeExt, MetadataExt},
     },
     path::{Path, PathBuf},
     sync::{
@@ -30,7 +31,7 @@ use rustix::{
     io::Errno,
 };
 
-pub use self::{engine::BlockIo, read_time::read_time};
+pub use self::{engine::BlockIo, new_file::NewFile, read_time::read_time};
 use self::{
     engine::Engine,
     request::{Done, Memory, Request},
@@ -39,7 +40,7 @@ use self::{
 use crate::{
     AlignedBuf, BlockDevice, DeviceStats, Error, Filled, Geometry, GrowingGeometry, Result, WriteDone,
     mutant::{Rule, is_broken},
-    positional::{PRIVATE, PositionalFile},
+    positional::PositionalFile,
 };
 
 /// Sizes of new store files are multiples of this, in bytes, so that they suit any device.
@@ -101,28 +102,11 @@ impl RawDevice {
     ///
     /// # Errors
     /// [`Error::Exists`] when there is anything of that name, [`Error::Unsupported`] for a size that is
-    /// zero or not a multiple of 4096. On any error nothing is left behind.
+    /// zero or not a multiple of 4096. On any error nothing is left behind, unless another process has opened the file
+    /// since it has its name: then that is [`Error::Busy`].
     pub fn create(path: &Path, size_bytes: u64, options: RawOptions) -> Result<RawDevice> {
-        let name = path.display().to_string();
-        check_size(&name, size_bytes)?;
-        // Made without O_DIRECT: where that is refused, the file would exist all the same.
-        let created =
-            fs::OpenOptions::new().write(true).create_new(true).mode(PRIVATE.as_raw_mode()).open(path);
-        let file = created.map_err(|error| match error.kind() {
-            io::ErrorKind::AlreadyExists => Error::Exists { name: name.clone() },
-            _ => Error::io(format!("{name}: create"), error),
-        })?;
-        let made = file
-            .set_len(size_bytes)
-            .and_then(|()| sync_length(&file))
-            .and_then(|()| sync_parent(path))
-            .map_err(|error| Error::io(format!("{name}: create with {size_bytes} bytes"), error))
-            .and_then(|()| RawDevice::open(path, options));
-        if made.is_err() {
-            // The error that is returned says more than a failure to tidy up would.
-            let _ = fs::remove_file(path);
-        }
-        made
+        NewFile::make(path, size_bytes, options)?.publish()?;
+        RawDevice::open(path, options)
     }
 
     /// Opens an existing store file or block device.
@@ -130,9 +114,8 @@ impl RawDevice {
     /// # Errors
     /// [`Error::Busy`] when another opener keeps it for a second, [`Error::Unsupported`] when it is neither or
     /// `LACUNA_IO` is nonsense, and the system's error when an io_uring is asked for by name and refused.
-    pub fn open(path: &Path, mut options: RawOptions) -> Result<RawDevice> {
+    pub fn open(path: &Path, options: RawOptions) -> Result<RawDevice> {
         let name = path.display().to_string();
-        options.io = engine::wanted(options.io, env::var("LACUNA_IO").ok().as_deref())?;
         let metadata = fs::metadata(path).map_err(|error| Error::io(format!("{name}: open"), error))?;
         let is_block_device = metadata.file_type().is_block_device();
         if !is_block_device && !metadata.is_file() {
@@ -147,6 +130,16 @@ impl RawDevice {
             flags |= OFlags::EXCL; // refused while it is mounted or held by another
         }
         let Claimed { file, behind } = claim(path, flags)?;
+        RawDevice::of_file(file, behind, options, is_block_device)
+    }
+
+    fn of_file(
+        file: PositionalFile,
+        behind: Option<fs::File>,
+        mut options: RawOptions,
+        is_block_device: bool,
+    ) -> Result<RawDevice> {
+        options.io = engine::wanted(options.io, env::var("LACUNA_IO").ok().as_deref())?;
         let size_bytes = measure(&file)?;
         let has_holes = has_holes(&file)?;
         let block = u64::from(file.io_align);
@@ -370,18 +363,6 @@ fn check_size(name: &str, size_bytes: u64) -> Result<()> {
 /// Makes the length of a file durable.
 fn sync_length(file: &fs::File) -> io::Result<()> {
     if is_broken(Rule::LengthsSynced) { Ok(()) } else { file.sync_all() }
-}
-
-/// Makes the name of a new file durable.
-fn sync_parent(path: &Path) -> io::Result<()> {
-    if is_broken(Rule::NamesSynced) {
-        return Ok(());
-    }
-    let parent = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
-    fs::File::open(parent)?.sync_all()
 }
 
 impl BlockDevice for RawDevice {
@@ -617,6 +598,36 @@ mod tests {
         let error = RawDevice::create(&path, SIZE, RawOptions::default()).err().unwrap();
         assert!(matches!(error, Error::Exists { .. }), "{error}");
         assert_eq!(fs::read(&path).unwrap(), b"precious");
+    }
+
+    #[test]
+    fn a_file_gets_its_name_last_and_only_if_that_is_free() {
+        let (directory, path) = store();
+        let names = || fs::read_dir(directory.path()).unwrap().count();
+        let new = NewFile::make(&path, SIZE, RawOptions::default()).unwrap();
+        new.device().write_at(0, &[7; 4096]).unwrap();
+        assert!(!path.exists());
+        drop(new);
+        assert_eq!(names(), 0);
+        let (first, second) = ["first", "second"]
+            .map(|_| {
+                let new = NewFile::make(&path, SIZE, RawOptions::default()).unwrap();
+                new.device().write_at(0, &[8; 4096]).unwrap();
+                new
+            })
+            .into();
+        first.publish().unwrap();
+        assert!(matches!(second.publish(), Err(Error::Exists { .. })));
+        assert_eq!(names(), 1);
+        assert!(fs::read(&path).unwrap()[..4096] == [8; 4096]);
+        // One that leads nowhere is there all the same.
+        let link = directory.path().join("link");
+        std::os::unix::fs::symlink("nowhere", &link).unwrap();
+        assert!(matches!(NewFile::make(&link, SIZE, RawOptions::default()), Err(Error::Exists { .. })));
+        for nameless in ["", "/", ".."] {
+            let error = NewFile::make(Path::new(nameless), SIZE, RawOptions::default()).err().unwrap();
+            assert!(error.to_string().contains("not a name of a file"), "{error}");
+        }
     }
 
     #[test]

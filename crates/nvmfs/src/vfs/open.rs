@@ -6,11 +6,13 @@ use std::{
     sync::Arc,
 };
 
-use lacuna_device::{BlockDevice, DirOptions, DirVfs, Patient, RawDevice, RawOptions, Vfs, open_log_device};
+use lacuna_device::{
+    BlockDevice, DirOptions, DirVfs, NewFile, Patient, RawDevice, RawOptions, Vfs, open_log_device,
+};
 use lacuna_ftl::{self as ftl, LogDeviceUse};
 
 use crate::{
-    error::Result,
+    error::{Error, Result},
     vfs::{Nvmfs, Options},
     volume::FormatOptions,
 };
@@ -126,17 +128,23 @@ pub fn open_vfs(path: &Path, options: &VfsOptions) -> Result<OpenedVfs> {
             if let LogDeviceUse::Device(device) = &log_device {
                 format.ftl.log_device = Some(Arc::clone(device));
             }
-            let device = Arc::new(RawDevice::create(path, size, raw)?);
-            format_raw(Arc::clone(&device), &format)
-                .and_then(|()| open_store_with(device, options, log_device))
-                // It held nothing yet; and the error is more useful than a failure to remove the file.
-                .inspect_err(|_| drop(fs::remove_file(path)))
+            match make_store_file(path, size, raw, &format) {
+                // Somebody made it just now.
+                Err(Error::Device(lacuna_device::Error::Exists { .. })) => {}
+                made => made?,
+            }
+            open_store_with(Arc::new(RawDevice::open(path, raw)?), options, log_device)
         }
         _ => {
             let device = Arc::new(RawDevice::open(path, raw)?);
             // One without holes too: on file systems that copy what is overwritten it may still need space.
             match options.wait_for_space && !options.read_only && !device.is_block_device() {
-                true => open_store(Arc::new(Patient::new(device)?), options),
+                true => {
+                    let device = Arc::new(Patient::new(device)?);
+                    let opened = open_store(Arc::clone(&device) as Arc<dyn BlockDevice>, options)?;
+                    device.has_opened();
+                    Ok(opened)
+                }
                 false => open_store(device, options),
             }
         }
@@ -180,8 +188,7 @@ pub fn format_path(path: &Path, size: Option<u64>, options: &FormatOptions) -> R
     let is_missing =
         matches!(fs::symlink_metadata(path), Err(error) if error.kind() == io::ErrorKind::NotFound);
     if let (true, Some(size)) = (is_missing, size) {
-        let device = Arc::new(RawDevice::create(path, size, raw)?);
-        return format_raw(device, options).inspect_err(|_| drop(fs::remove_file(path)));
+        return make_store_file(path, size, raw, options);
     }
     let mut device = RawDevice::open(path, raw)?;
     let old_size = device.size_bytes()?;
@@ -193,6 +200,14 @@ pub fn format_path(path: &Path, size: Option<u64>, options: &FormatOptions) -> R
         device.recreate(size)?;
     }
     format_raw(Arc::new(device), options)
+}
+
+/// Makes a store file, which has its name only when it is a store, and durable: whoever is killed meanwhile leaves nothing
+/// that the next opener would refuse, and what others make under that name stays.
+fn make_store_file(path: &Path, size: u64, raw: RawOptions, options: &FormatOptions) -> Result<()> {
+    let file = NewFile::make(path, size, raw)?;
+    format_raw(Arc::clone(file.device()), options)?;
+    Ok(file.publish()?)
 }
 
 /// Space is set aside last, when it is known that what is there may be overwritten.
