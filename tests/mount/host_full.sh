@@ -55,6 +55,16 @@ done
 await "nobody says that it waits" waits 1
 kill_daemon
 umount -l "$mnt"
+# There is no space for its recovery, or hardly any: who looks sees all, and who mounts is told.
+"$LACUNA" info "$store" >/dev/null || fail "info on a full host"
+"$LACUNA" check "$store" || fail "not sound on a full host"
+if ! timeout 60 "$LACUNA" mount "$store" "$mnt" 2>"$WORK/error"; then
+    grep -q 'no space left.*is full: free some' "$WORK/error" || fail "mount on a full host: $(cat "$WORK/error")"
+    "$LACUNA" mount --read-only "$store" "$mnt"
+fi
+[ "$(sha256sum <"$mnt/later")" = "$later" ] || fail "what was synced is not to be seen on a full host"
+kill_daemon
+umount -l "$mnt"
 mount -o remount,size=400M "$small"
 "$LACUNA" check "$store" || fail "not sound after a kill"
 mount_store

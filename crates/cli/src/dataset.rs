@@ -1,11 +1,12 @@
-use std::{fs, path::PathBuf};
+use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use lacuna_bench::dataset::{self, Config, Rows, RunReport};
 use serde_json::{Value, json};
 
 use crate::{
+    output::{is_same_file, write_json},
     say,
     tables::{EngineOptions, Tables, Target},
 };
@@ -31,6 +32,11 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let Arguments { engine, seed, json, .. } = arguments;
+    if let Some(json) = json
+        && is_same_file(json, &arguments.file)
+    {
+        bail!("{}: the rows are read from there", json.display());
+    }
     engine.check(json.as_deref())?;
     let rows = Rows::read(&arguments.file)?;
     let overwrites = arguments.overwrites.unwrap_or(rows.count());
@@ -44,8 +50,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let (target, runs) = engine.run_each("dataset", || Ok(()), run)?;
     say(&dataset::comparison(&runs))?;
     if let Some(path) = json {
-        let text = format!("{}\n", serde_json::to_string_pretty(&report(arguments, &target, &runs))?);
-        fs::write(path, text).with_context(|| path.display().to_string())?;
+        write_json(path, &report(arguments, &target, &runs))?;
     }
     Ok(())
 }

@@ -16,7 +16,12 @@ use lacuna_device::{AlignedBuf, BlockDevice, RawDevice, RawOptions};
 use lacuna_ftl::{FormatOptions, Ftl};
 use serde_json::{Value, json};
 
-use crate::{say, size::Size, trace::must_be_new};
+use crate::{
+    output::{is_same_file, reserve_report, write_json},
+    say,
+    size::Size,
+    trace::must_be_new,
+};
 
 /// Measure the flash translation layer under patterns of I/O, and the bare device beside it
 #[derive(Args)]
@@ -97,9 +102,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     config.check()?;
     arguments.trace.as_deref().map_or(Ok(()), must_be_new)?;
     if let Some(path) = &arguments.json {
-        // Checked first, so that hours of benchmark do not end in a report that cannot be written.
-        let opened = fs::File::options().create(true).append(true).open(path);
-        opened.with_context(|| path.display().to_string())?;
+        reserve_report(path)?;
+    }
+    if let (Some(raw), Some(store)) = (&arguments.raw, &arguments.store)
+        && (raw == store || is_same_file(raw, store))
+    {
+        bail!("{}: --raw and --store name the same place", raw.display());
     }
     // The raw one first: it may be refused, and no file has been made by then.
     let raw = arguments.raw.as_deref().map(|path| open_raw(path, arguments)).transpose()?;
@@ -130,8 +138,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         if arguments.goals {
             report["goals"] = json!(goals);
         }
-        let text = format!("{}\n", serde_json::to_string_pretty(&report)?);
-        fs::write(path, text).with_context(|| path.display().to_string())?;
+        write_json(path, &report)?;
     }
     Ok(())
 }

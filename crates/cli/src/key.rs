@@ -1,10 +1,10 @@
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use clap::{Args, Subcommand};
 use lacuna_device::{RawDevice, RawOptions};
 use lacuna_engine::{KeySlot, Store};
-use lacuna_ftl::{Ftl, KeyChange};
+use lacuna_ftl::{Error as FtlError, Ftl, KeyChange};
 use lacuna_nvmfs::Error;
 use serde_json::json;
 
@@ -114,9 +114,10 @@ fn run_on_tables(command: &Change) -> Result<()> {
     };
     let name = store.display();
     let done = match command {
-        Change::List { json, .. } => {
-            Store::keys(&vfs).map_err(Into::into).and_then(|keys| show(store, &keys, *json))
-        }
+        Change::List { json, .. } => match Store::keys(&vfs) {
+            Err(lacuna_engine::Error::NoKeys { what }) => Err(anyhow!("{what}: its tables have no keys")),
+            keys => keys.map_err(Into::into).and_then(|keys| show(store, &keys, *json)),
+        },
         Change::Create { label, .. } => keys::new_tables_key(store, label)
             .and_then(|key| Ok(Store::create_keys(&vfs, &key)?))
             .and_then(|()| say(&format!("{name}: tables can be encrypted; key slot 0 has the key\n"))),
@@ -142,7 +143,10 @@ fn open(store: &Path, read_only: bool) -> Result<RawDevice> {
 }
 
 fn list(store: &Path, as_json: bool) -> Result<()> {
-    show(store, &Ftl::keys(&open(store, true)?)?, as_json)
+    match Ftl::keys(&open(store, true)?) {
+        Err(FtlError::NotEncrypted { device }) => bail!("{device}: not encrypted, so it has no keys"),
+        keys => show(store, &keys?, as_json),
+    }
 }
 
 fn show(store: &Path, slots: &[KeySlot], as_json: bool) -> Result<()> {

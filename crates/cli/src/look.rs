@@ -30,7 +30,7 @@ pub(crate) struct Look {
 
 impl Look {
     /// Opens `store`: for writing, which makes the recovery from a crash permanent; for reading only where the system
-    /// allows no more, and without its log device, which recovery would give up for good.
+    /// allows no more or has no space for it, and without its log device, which recovery would give up for good.
     pub(crate) fn at(store: &Path, mut options: VfsOptions) -> Result<Look> {
         if options.log_device == LogDevicePath::Without {
             options.read_only = true;
@@ -69,12 +69,27 @@ impl Look {
     }
 }
 
+/// Whether the file system that a store lies in has no space for it.
+pub(crate) fn is_host_full(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::Device(DeviceError::Full { .. }) | Error::Ftl(FtlError::Device(DeviceError::Full { .. }))
+    )
+}
+
 /// Whether the store might be opened for reading all the same.
 fn is_not_writable(error: &Error) -> bool {
     match error {
+        error if is_host_full(error) => true,
         Error::Device(DeviceError::Io { source, .. })
         | Error::Ftl(FtlError::Device(DeviceError::Io { source, .. })) => {
-            matches!(source.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem)
+            matches!(
+                source.kind(),
+                io::ErrorKind::PermissionDenied
+                    | io::ErrorKind::ReadOnlyFilesystem
+                    | io::ErrorKind::FileTooLarge
+                    | io::ErrorKind::QuotaExceeded
+            )
         }
         _ => false,
     }

@@ -1,14 +1,14 @@
 //! The options common to benchmarks of databases, beside their tables: number of requesters and duration, and the files
 //! for acknowledgements and results.
 
-use std::{fs, path::PathBuf, time::Duration};
+use std::{path::PathBuf, time::Duration};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use clap::Args;
 use lacuna_bench::{Figures, Plan, WINDOWS_MAX, now_ms};
 use serde_json::{Map, Value, json};
 
-use crate::say;
+use crate::{output::write_json, say};
 
 /// Threads that load, whatever runs afterwards.
 const LOADERS: u32 = 8;
@@ -102,8 +102,7 @@ impl Phases {
     ) -> Result<()> {
         say(comparison)?;
         if let Some(path) = &self.json {
-            let text = format!("{}\n", serde_json::to_string_pretty(&report())?);
-            fs::write(path, text).with_context(|| path.display().to_string())?;
+            write_json(path, &report())?;
         }
         for Figures { tables, violation, .. } in figures {
             if let Some(violation) = violation {

@@ -1,13 +1,12 @@
 //! The results of an evaluation as a page.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
 use lacuna_report::Evaluation;
+
+use crate::output::{write_json, write_report};
 
 /// Draw what ./evaluate measured as one page, beside the papers' figures
 #[derive(Args)]
@@ -32,17 +31,13 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let evaluation = Evaluation::read(&arguments.directory)?;
     if let Some(path) = &arguments.json {
-        write(path, &format!("{}\n", serde_json::to_string_pretty(&evaluation.json()?)?))?;
+        write_json(path, &evaluation.json()?)?;
     }
     if let Some(path) = &arguments.csv {
-        write(path, &lacuna_report::csv(&evaluation))?;
+        write_report(path, &lacuna_report::csv(&evaluation))?;
     }
     if let Some(path) = &arguments.markdown {
-        write(path, &lacuna_report::markdown(&evaluation))?;
+        write_report(path, &lacuna_report::markdown(&evaluation))?;
     }
-    write(&arguments.output, &lacuna_report::html(&evaluation))
-}
-
-fn write(path: &Path, text: &str) -> Result<()> {
-    fs::write(path, text).with_context(|| path.display().to_string())
+    write_report(&arguments.output, &lacuna_report::html(&evaluation))
 }

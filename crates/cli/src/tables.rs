@@ -23,6 +23,7 @@ use serde_json::{Map, Value, json};
 use crate::{
     keys::{key_of_tables, open_vfs},
     log_device,
+    output::reserve_report,
     size::Size,
     trace::{TracedVfs, must_be_new, with_suffix},
 };
@@ -213,11 +214,7 @@ impl EngineOptions {
             bail!("--encrypt-tables: tables that stay need a key that is known (--tables-key-file)");
         }
         if let Some(path) = json {
-            fs::File::options()
-                .create(true)
-                .append(true)
-                .open(path)
-                .with_context(|| path.display().to_string())?;
+            reserve_report(path)?;
         }
         self.tables.iter().filter_map(|kind| self.trace_of(*kind)).try_for_each(|trace| must_be_new(&trace))
     }

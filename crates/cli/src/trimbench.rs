@@ -1,6 +1,7 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    process, thread,
     time::Duration,
 };
 
@@ -9,8 +10,17 @@ use clap::Args;
 use lacuna_bench::trimbench::{self, Config, Data, Experiment, Measured};
 use lacuna_nvmfs::{OpenedVfs, VfsOptions};
 use serde_json::{Value, json};
+use signal_hook::{
+    consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM},
+    iterator::Signals,
+};
 
-use crate::{keys::open_vfs, say, size::Size};
+use crate::{
+    keys::open_vfs,
+    output::{reserve_report, write_json},
+    say,
+    size::Size,
+};
 
 /// Measure what holes cost on file systems, as the NVM Compression papers did
 #[derive(Args)]
@@ -78,10 +88,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     };
     config.check()?;
     if let Some(path) = &arguments.json {
-        // Checked first, so that hours of benchmark do not end in a report that cannot be written.
-        let opened = fs::File::options().create(true).append(true).open(path);
-        opened.with_context(|| path.display().to_string())?;
+        reserve_report(path)?;
     }
+    remove_files_on_signals(&arguments.dirs)?;
     let mut all = arguments.with.as_deref().map_or(Ok(Vec::new()), earlier)?;
     for dir in &arguments.dirs {
         all.extend(trimbench::run_directory(&config, dir)?);
@@ -91,9 +100,21 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
     say(&trimbench::table(&all))?;
     if let Some(path) = &arguments.json {
-        let text = format!("{}\n", serde_json::to_string_pretty(&as_json(arguments, &config, &all))?);
-        fs::write(path, text).with_context(|| path.display().to_string())?;
+        write_json(path, &as_json(arguments, &config, &all))?;
     }
+    Ok(())
+}
+
+/// An interruption leaves none of the files behind that experiments make in `dirs`.
+fn remove_files_on_signals(dirs: &[PathBuf]) -> Result<()> {
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP, SIGQUIT])?;
+    let dirs = dirs.to_vec();
+    thread::Builder::new().name("signals".into()).spawn(move || {
+        if let Some(signal) = signals.forever().next() {
+            dirs.iter().for_each(|dir| trimbench::remove_files(dir));
+            process::exit(128 + signal);
+        }
+    })?;
     Ok(())
 }
 
@@ -115,6 +136,9 @@ fn experiments(names: &[String]) -> Result<Vec<Experiment>> {
     let named = |name: &String| {
         let found = Experiment::ALL.into_iter().find(|experiment| experiment.name() == name);
         found.with_context(|| {
+            if name == "all" {
+                return "--experiment: all is all of them, and stands alone".to_owned();
+            }
             let known: Vec<&str> = Experiment::ALL.iter().map(|experiment| experiment.name()).collect();
             format!("--experiment: {name}: known are {}, all", known.join(", "))
         })
@@ -130,11 +154,12 @@ fn run_store(arguments: &Arguments, config: &Config) -> Result<Vec<Measured>> {
     if matches!(opened, OpenedVfs::Directory(_)) {
         bail!("{}: a directory: give it without --store", path.display());
     }
-    let measured = trimbench::run_store(config, opened.vfs());
-    let closed = opened.close();
     if is_new {
+        // It has no name while it is used, so that an interruption leaves none behind.
         fs::remove_file(path).with_context(|| path.display().to_string())?;
     }
+    let measured = trimbench::run_store(config, opened.vfs());
+    let closed = opened.close();
     let measured = measured?;
     closed?;
     Ok(measured)

@@ -1,10 +1,11 @@
-use std::{fs, path::PathBuf};
+use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
 use lacuna_bench::proof;
+use serde_json::json;
 
-use crate::say;
+use crate::{output::write_json, say};
 
 /// Judge what ./evaluate or bench/proof measured against what the design promises
 #[derive(Args)]
@@ -20,8 +21,7 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let proof = proof::judge(&arguments.directory)?;
     if let Some(path) = &arguments.json {
-        let text = format!("{}\n", serde_json::to_string_pretty(&proof)?);
-        fs::write(path, text).with_context(|| path.display().to_string())?;
+        write_json(path, &json!(proof))?;
     }
     say(&proof.markdown())
 }

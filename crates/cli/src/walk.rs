@@ -31,7 +31,11 @@ pub(crate) fn visit(
     mut visit: impl FnMut(&Path, &Metadata) -> Result<()>,
 ) -> Result<()> {
     let top = top.canonicalize().with_context(|| shown(top))?;
-    let device = fs::metadata(&top).with_context(|| shown(&top))?.dev();
+    let found = fs::metadata(&top).with_context(|| shown(&top))?;
+    if !found.is_dir() && !found.is_file() {
+        bail!("{}: neither a file nor a directory", shown(&top));
+    }
+    let device = found.dev();
     let mut rest: Vec<PathBuf> = vec![top];
     while let Some(path) = rest.pop() {
         let metadata = match fs::symlink_metadata(&path) {

@@ -26,6 +26,55 @@ fn complains(output: &Output, code: i32, words: &[&str]) -> String {
     line
 }
 
+/// Whoever looks for tables, or a store, in any directory.
+#[test]
+fn looking_leaves_nothing_in_a_directory() {
+    let scratch = Scratch::new();
+    fs::create_dir(scratch.path("directory")).unwrap();
+    fs::write(scratch.path("directory/file"), "text").unwrap();
+    for arguments in [
+        "info directory",
+        "check directory",
+        "quota directory",
+        "grow directory max",
+        "table drop directory t",
+    ] {
+        run(&scratch, arguments);
+        let names: Vec<_> = fs::read_dir(scratch.path("directory")).unwrap().collect();
+        assert_eq!(names.len(), 1, "{arguments}: {names:?}");
+    }
+}
+
+#[test]
+fn reports_replace_reports_and_nothing_else() {
+    let scratch = Scratch::new();
+    succeed(&scratch, "format store --size 64M");
+    fs::write(scratch.path("file"), "a\nb\n").unwrap();
+    succeed(&scratch, "put file store:/file");
+    let short = "--store other --size 64M --seconds 1 --warmup 0";
+    for arguments in [
+        "trimbench . --file 1M --trims 1K --experiment then --json store".to_owned(),
+        "trimbench --store store --file 1M --trims 1K --experiment then --json store".to_owned(),
+        "iobench --size 64M --seconds 1 --pattern seqwrite --json store".to_owned(),
+        "dataset file --size 64M --json store".to_owned(),
+        format!("linkbench {short} --ids 10 --tables plain --json store"),
+        format!("tpcc {short} --warehouses 1 --items 10 --customers 3 --json store"),
+    ] {
+        complains(&run(&scratch, &arguments), 1, &["store: exists already, and is no report"]);
+    }
+    complains(
+        &run(&scratch, "dataset file --size 64M --json file"),
+        1,
+        &["file: the rows are read from there"],
+    );
+    complains(&run(&scratch, "iobench --raw x --store x --size 64M"), 1, &["name the same place"]);
+    assert_eq!(succeed(&scratch, "cat store:/file"), "a\nb\n");
+    for _ in 0..2 {
+        succeed(&scratch, "dataset file --size 64M --json report");
+    }
+    assert!(fs::read_to_string(scratch.path("report")).unwrap().starts_with('{'));
+}
+
 #[test]
 fn nonsense_options() {
     let scratch = Scratch::new();

@@ -340,6 +340,38 @@ fn privileges_leave_a_store_on_request_only() {
     }
 }
 
+/// A forgotten colon names the store itself, which is open at that moment.
+#[test]
+fn a_copy_replaces_no_store() {
+    let scratch = Scratch::new();
+    succeed(&scratch, "format store --size 64M");
+    succeed(&scratch, "format other --size 64M");
+    fs::write(scratch.path("file"), "text").unwrap();
+    succeed(&scratch, "put file store:/file");
+    succeed(&scratch, "put file store:/store");
+    fs::create_dir(scratch.path("tree")).unwrap();
+    fs::write(scratch.path("tree/store"), "text").unwrap();
+    for arguments in [
+        "cp store:/file store",
+        "cp file store",
+        "get store:/file store",
+        "get store:/store .",
+        "get store:/file other",
+    ] {
+        fails(&run(&scratch, arguments), &["exists already, and is a Lacuna store"]);
+    }
+    fs::create_dir(scratch.path("into")).unwrap();
+    fs::create_dir(scratch.path("into/tree")).unwrap();
+    fs::rename(scratch.path("other"), scratch.path("into/tree/store")).unwrap();
+    fails(&run(&scratch, "cp -r tree into"), &["tree/store: exists already, and is a Lacuna store"]);
+    assert_eq!(succeed(&scratch, "cat store:/file"), "text");
+    assert!(succeed(&scratch, "check into/tree/store").contains("sound"));
+    // What is no store makes way.
+    fs::write(scratch.path("old"), "old").unwrap();
+    succeed(&scratch, "get store:/file old");
+    assert_eq!(read(&scratch, "old"), "text");
+}
+
 #[test]
 fn copies_go_on_past_fifos_and_sockets() {
     let scratch = Scratch::new();

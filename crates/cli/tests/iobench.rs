@@ -72,7 +72,7 @@ fn nothing_is_overwritten_that_was_there() {
         assert!(complaint(&scratch, &format!("iobench {small} {option} diary")).contains("diary"));
     }
     assert!(fs::read_to_string(scratch.path("diary")).unwrap() == diary);
-    assert!(complaint(&scratch, "iobench --store kept --raw kept --force").contains("in use"));
+    assert!(complaint(&scratch, "iobench --store kept --raw kept --force").contains("the same place"));
     assert_eq!(names(&scratch), ["diary", "kept"]);
 }
 

@@ -129,7 +129,7 @@ fn check_and_scrub_need_no_key_and_a_plain_store_takes_none() {
     refused(run(&scratch, "format p --size 64M --key-file one"), "p: a key is given, but not --encrypt");
     good(run(&scratch, "format p --size 64M"));
     refused(run(&scratch, "ls p --key-file one"), "p: a key was given, but the store is not encrypted");
-    refused(run(&scratch, "key list p"), "p: a key was given, but the store is not encrypted");
+    refused(run(&scratch, "key list p"), "p: not encrypted, so it has no keys");
 }
 
 /// The tables of a directory and of a store, which is not encrypted itself.

@@ -37,9 +37,16 @@ fn a_store_opens_with_its_log_device_or_expressly_without() {
     assert!(needless.contains("the store has none"), "{needless}");
 
     // Who only looks without it does not give it up: what it holds would be lost.
-    for command in
-        ["check store", "info store", "scrub store", "quota store", "ls store:/", "cat store:/file"]
-    {
+    for command in [
+        "check store",
+        "info store",
+        "scrub store",
+        "quota store",
+        "ls store:/",
+        "cat store:/file",
+        "get store:/file copy",
+        "cp store:/file copy",
+    ] {
         succeed(&scratch, &format!("{command} --without-log-device"));
         assert_eq!(succeed(&scratch, "cat store:/file --log-device log"), "text", "{command}");
     }

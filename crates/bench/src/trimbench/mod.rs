@@ -18,7 +18,7 @@ mod target;
 #[cfg(test)]
 mod tests;
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{fs, path::Path, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result, bail};
 use lacuna_device::Vfs;
@@ -96,6 +96,17 @@ impl Config {
 pub fn run_directory(config: &Config, directory: &Path) -> Result<Vec<Measured>> {
     let target = DirTarget::new(directory).with_context(|| directory.display().to_string())?;
     run(config, &target)
+}
+
+/// Removes the files that experiments of this process have made in a directory, for a run that is interrupted.
+pub fn remove_files(directory: &Path) {
+    let prefix = target::file_prefix();
+    let Ok(entries) = fs::read_dir(directory) else { return };
+    for entry in entries.flatten() {
+        if entry.file_name().to_string_lossy().starts_with(&prefix) {
+            let _ = fs::remove_file(entry.path()); // it may be gone
+        }
+    }
 }
 
 /// Runs all experiments on a store in this process. Their files are removed again.

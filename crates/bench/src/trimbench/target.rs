@@ -45,6 +45,11 @@ pub(super) trait Target: Sync {
     fn traffic(&self) -> Result<Option<DeviceTraffic>>;
 }
 
+/// How the names of files begin that this process makes in directories.
+pub(super) fn file_prefix() -> String {
+    format!("trimbench-{}-", process::id())
+}
+
 /// A directory; files in it are opened for direct I/O.
 #[derive(Debug)]
 pub(super) struct DirTarget {
@@ -62,7 +67,7 @@ impl DirTarget {
 
     /// Names of our own: two runs in one directory do not collide.
     fn path_of(&self, name: &str) -> PathBuf {
-        self.path.join(format!("trimbench-{}-{name}", process::id()))
+        self.path.join(file_prefix() + name)
     }
 }
 

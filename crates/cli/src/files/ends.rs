@@ -56,8 +56,11 @@ impl Operand {
 
     /// Where a copy of `from` goes: to this name; or to its own name in this, if it is a directory.
     pub(super) fn target(&self, from: &Operand) -> Result<Target> {
-        let needed =
-            || from.file_name().with_context(|| format!("{}: a name is needed for the copy", self.name()));
+        let needed = || {
+            from.file_name().with_context(|| {
+                format!("{}: has no name of its own: give the copy one, in {}", from.name(), self.name())
+            })
+        };
         match self {
             Operand::Outside(path) => {
                 let (directory, entry, path) = if path.is_dir() {

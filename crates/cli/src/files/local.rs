@@ -10,7 +10,7 @@
 
 use std::{
     fs::File,
-    io,
+    io::{self, Read},
     ops::Range,
     os::{
         fd::{AsFd, AsRawFd, OwnedFd},
@@ -21,6 +21,7 @@ use std::{
 };
 
 use anyhow::{Result, bail};
+use lacuna_ftl::Ftl;
 use lacuna_nvmfs::{
     Remains, Timestamp,
     posix::{FileKind, Runs},
@@ -44,6 +45,9 @@ use super::contents::{
 
 /// Bytes that are read at a time.
 const READ_BYTES: u64 = 8 << 20;
+
+/// How much of a file shows whether it is a store.
+const STORE_START_BYTES: u64 = 64 << 10;
 
 /// Longest list of names, and longest value, that Linux has.
 const XATTR_BYTES_MAX: usize = 64 << 10;
@@ -259,7 +263,8 @@ impl LocalDirectory {
         Ok(LocalDirectory { identity: identity(&fstat(&directory)?), directory, top: Rc::clone(&self.top) })
     }
 
-    /// Runs `make`, which needs a free name. Unless `is_new`, a file that has the name makes way.
+    /// Runs `make`, which needs a free name. Unless `is_new`, a file that has the name makes way; but no store does,
+    /// which is named instead of a place in it by leaving out a colon, and may be mounted, or open in this process.
     fn with_free_name<T>(
         &self,
         name: &[u8],
@@ -276,8 +281,21 @@ impl LocalDirectory {
             FileKind::Symlink => bail!("exists already, as a symbolic link"),
             _ => bail!("exists already"),
         }
+        if self.is_store(name) {
+            bail!("exists already, and is a Lacuna store (a place in it is STORE:PATH)");
+        }
         unlinkat(&self.directory, name, AtFlags::empty())?;
         Ok(make(name)?)
+    }
+
+    /// Whether a file looks like a store, as far as it can be read.
+    fn is_store(&self, name: &[u8]) -> bool {
+        let Ok(file) = openat(&self.directory, name, OFlags::RDONLY | SAFE, Mode::empty()) else {
+            return false;
+        };
+        let mut start = Vec::new();
+        let read = File::from(file).take(STORE_START_BYTES).read_to_end(&mut start);
+        read.is_ok() && Ftl::looks_like_a_store(&start)
     }
 }
 

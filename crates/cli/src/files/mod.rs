@@ -265,7 +265,9 @@ pub(crate) fn copy(arguments: &CopyArguments) -> Result<()> {
         Some(inside) => anyhow::Ok(Operand::Inside(inside)),
         None => Ok(Operand::Outside(PathBuf::from(path))),
     };
-    let (from, to) = (operand(&arguments.from)?, operand(&arguments.to)?);
+    let to = operand(&arguments.to)?;
+    stores.read_the_rest();
+    let from = operand(&arguments.from)?;
     stores.close_after(copy_all(&from, &to, arguments.recursive, arguments.privileged))
 }
 

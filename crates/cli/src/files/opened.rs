@@ -1,7 +1,7 @@
 //! Stores opened for the length of a command, each once, and paths in them.
 
 use std::{
-    cell::RefCell,
+    cell::{Cell, RefCell},
     ffi::OsString,
     os::unix::ffi::{OsStrExt, OsStringExt},
     path::{Path, PathBuf},
@@ -17,17 +17,23 @@ use crate::log_device;
 
 /// The stores that a command uses.
 pub(super) struct OpenStores {
-    read_only: bool,
+    /// Those that are opened from now on.
+    read_only: Cell<bool>,
     stores: RefCell<Vec<(PathBuf, Arc<Nvmfs>)>>,
 }
 
 impl OpenStores {
     pub(super) fn read_only() -> OpenStores {
-        OpenStores { read_only: true, stores: RefCell::default() }
+        OpenStores { read_only: Cell::new(true), stores: RefCell::default() }
     }
 
     pub(super) fn writable() -> OpenStores {
-        OpenStores { read_only: false, stores: RefCell::default() }
+        OpenStores { read_only: Cell::new(false), stores: RefCell::default() }
+    }
+
+    /// What is not open yet is only read.
+    pub(super) fn read_the_rest(&self) {
+        self.read_only.set(true);
     }
 
     /// `STORE:PATH`.
@@ -52,7 +58,7 @@ impl OpenStores {
         if let Some((_, fs)) = stores.iter().find(|(open, _)| *open == key) {
             return Ok(Arc::clone(fs));
         }
-        let options = VfsOptions { read_only: self.read_only, ..log_device::vfs_options() };
+        let options = VfsOptions { read_only: self.read_only.get(), ..log_device::vfs_options() };
         match open_vfs(store, &options)? {
             OpenedVfs::Store(fs) => {
                 stores.push((key, Arc::clone(&fs)));

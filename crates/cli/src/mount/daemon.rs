@@ -85,8 +85,10 @@ fn command_line(arguments: &Arguments) -> Vec<OsString> {
     line.push(format!("--atime={}", name_of(arguments.atime)).into());
     line.push(format!("--blksize={}", arguments.blksize).into());
     line.push(format!("--compress={}", arguments.compress).into());
-    line.extend(arguments.recompress.map(|how| format!("--recompress={how}").into()));
-    line.push(format!("--recompress-after={}", arguments.recompress_after).into());
+    if let Some(how) = arguments.recompress {
+        line.push(format!("--recompress={how}").into());
+        line.push(format!("--recompress-after={}", arguments.recompress_after).into());
+    }
     line.push(format!("--footprint={}", arguments.footprint).into());
     line.extend(arguments.map_memory.map(|size| format!("--map-memory={}", size.0).into()));
     line.extend(arguments.chunk_cache.map(|size| format!("--chunk-cache={}", size.0).into()));

@@ -22,7 +22,6 @@ mod watch;
 mod worker;
 
 use std::{
-    io::ErrorKind,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -32,10 +31,10 @@ use clap::{Args, ValueEnum};
 use lacuna_device as device;
 use lacuna_ftl::Footprint;
 use lacuna_nvmfs::{Compression, Error};
-use rustix::mount::UnmountFlags;
+use rustix::{io::Errno, mount::UnmountFlags};
 
 use self::reserve::Reserve;
-use crate::{control, ended, keys, size::Size};
+use crate::{complain, control, ended, keys, size::Size};
 pub(crate) use helper::{arguments_of_helper, arguments_of_unmounter, is_helper, is_unmounter};
 pub(crate) use journal::install as install_log;
 pub(crate) use remount::{RemountArguments, remount};
@@ -161,7 +160,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "HOW", value_parser = zstd)]
     recompress: Option<Compression>,
     /// How long that is at least
-    #[arg(long, value_name = "SECONDS", default_value_t = 3600, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 3600, requires = "recompress", value_parser = clap::value_parser!(u32).range(1..))]
     recompress_after: u32,
     /// Make every change durable before it returns
     #[arg(long)]
@@ -213,8 +212,8 @@ fn absolute(path: &Path) -> Result<PathBuf> {
 }
 
 fn is_dead(dir: &Path) -> bool {
-    let dead = [ErrorKind::NotConnected, ErrorKind::ConnectionAborted];
-    dir.metadata().is_err_and(|error| dead.contains(&error.kind()))
+    // Attributes may live on in the kernel's cache; this is always asked for.
+    matches!(rustix::fs::statfs(dir), Err(Errno::NOTCONN | Errno::CONNABORTED))
 }
 
 /// The way to a store that cannot be opened because it is mounted.
@@ -265,6 +264,7 @@ pub(crate) fn unmount(arguments: &UnmountArguments) -> Result<()> {
     let Some(store) = serve::store_mounted_on(&dir)? else {
         bail!("{name}: no Lacuna file system is mounted there");
     };
+    let was_dead = is_dead(&dir);
     // Asked before the unmount, so that it is known how that ends. Who cannot ask can still unmount.
     let asked = control::ask_ahead(&store, ended::QUESTION).unwrap_or(None);
     unmount_dir(&dir, arguments.lazy).with_context(|| name.to_string())?;
@@ -275,15 +275,23 @@ pub(crate) fn unmount(arguments: &UnmountArguments) -> Result<()> {
     serve::wait_until_closed(&store)?;
     match outcome {
         Some(outcome) if outcome != ended::CLOSED => bail!("{name}: unmounted, but {outcome}"),
-        // A process of an earlier version is not asked, a killed one says nothing.
-        _ => Ok(()),
+        Some(_) => Ok(()),
+        // Or it is of an earlier version, and is not asked.
+        None => {
+            if was_dead {
+                complain(&format!(
+                    "{name}: its process was gone, so the store was not closed: what was not synced is lost"
+                ));
+            }
+            Ok(())
+        }
     }
 }
 
 fn unmount_dir(dir: &Path, lazy: bool) -> Result<()> {
     let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
     match rustix::mount::unmount(dir, flags) {
-        Err(rustix::io::Errno::PERM) => unmount_as_user(dir, lazy),
+        Err(Errno::PERM) => unmount_as_user(dir, lazy),
         result => Ok(result?),
     }
 }

@@ -25,21 +25,21 @@ use lacuna_fuse::{
     UringTransport,
 };
 use lacuna_nvmfs::{Error, Nvmfs, OpenedVfs, VfsOptions, posix::AccessTimes};
-use rustix::io::Errno as Os;
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
     iterator::Signals,
 };
 
 use super::{
-    Arguments, Atime, Cache, Carrier, daemon, flusher, inherited, journal, map_memory, patience::Patience,
-    recompress, reserve, threads, watch,
+    Arguments, Atime, Cache, Carrier, daemon, flusher, inherited, is_dead, journal, map_memory,
+    patience::Patience, recompress, reserve, threads, watch,
 };
 use crate::{
     control,
     ended::Ended,
     keys::{self, open_vfs},
     live, log_device,
+    look::is_host_full,
 };
 
 /// MariaDB looks for this before it asks files whether they write atomically. Any node will do.
@@ -154,10 +154,8 @@ fn is_no_place(error: &io::Error) -> bool {
 
 /// Detaches a mount without a serving process from its directory. Files that are open in it stay unusable.
 fn detach_dead(dir: &Path, store: &Path) {
-    // Attributes may live on in the kernel's cache; this is always asked for.
-    let is_dead = matches!(rustix::fs::statfs(dir), Err(Os::NOTCONN | Os::CONNABORTED));
     let is_ours = || matches!(store_mounted_on(dir), Ok(Some(mounted)) if mounted == store);
-    if is_dead
+    if is_dead(dir)
         && is_ours()
         && let Err(error) = super::unmount_dir(dir, true)
     {
@@ -203,10 +201,14 @@ fn open(arguments: &Arguments, map_memory: u64) -> Result<Arc<Nvmfs>> {
                 was_closing = !was_closing;
                 thread::sleep(CLOSE_POLL);
             }
+            Err(error) if is_host_full(&error) => bail!("{error}; {HOST_IS_FULL}"),
             Err(error) => return Err(error.into()),
         }
     }
 }
+
+const HOST_IS_FULL: &str = "the file system that the store lies in is full: free some space there, or mount it \
+                            --read-only";
 
 /// Whether `store` was mounted and its owner is about to close it: umount(8) does not wait for that.
 fn is_closing(store: &Path) -> Result<bool> {

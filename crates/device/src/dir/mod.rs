@@ -23,7 +23,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
 };
 
@@ -40,7 +40,8 @@ use crate::{
     positional::PositionalFile,
 };
 
-/// Held locked while the VFS is open. It stays behind, empty, and is no file of the VFS.
+/// Held locked while the VFS is open. It is empty, and no file of the VFS. It stays behind, except in a directory in which
+/// nothing was made: who only looks leaves nothing there.
 const LOCK_NAME: &str = ".lacuna-lock";
 
 /// Unit of `st_blocks` in bytes, whatever the file system.
@@ -66,7 +67,9 @@ pub struct DirVfs {
     files: Mutex<Files>,
     counters: Arc<Counters>,
     /// Locked until it is closed.
-    _lock: PositionalFile,
+    lock: PositionalFile,
+    /// The lock was not there before, and no file was made since.
+    is_untouched: AtomicBool,
 }
 
 #[derive(Default)]
@@ -94,21 +97,30 @@ impl DirVfs {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let directory = rustix::fs::open(path, flags, Mode::empty())
             .map_err(|errno| error("open the directory", errno.into()))?;
-        let lock = PositionalFile::open_in(
-            &directory,
-            Path::new(LOCK_NAME),
-            name.clone(),
-            OFlags::RDWR | OFlags::CREATE | NO_OTHER_KINDS,
-        )
-        .and_then(PositionalFile::in_sectors)
-        .map_err(|source| error(&format!("create {LOCK_NAME} in the directory"), source))?;
-        // It is probed for holes, which must not cost anybody's data.
-        must_be_regular(&lock.file, Some(0)).map_err(|source| error(LOCK_NAME, source))?;
-        match rustix::fs::flock(&lock.file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(Errno::WOULDBLOCK) => return Err(Error::Busy { path: PathBuf::from(path) }),
-            Err(errno) => return Err(error("lock", errno.into())),
-        }
+        let found = || rustix::fs::statat(&directory, LOCK_NAME, AtFlags::SYMLINK_NOFOLLOW);
+        let was_there = found().is_ok();
+        let lock = loop {
+            let lock = PositionalFile::open_in(
+                &directory,
+                Path::new(LOCK_NAME),
+                name.clone(),
+                OFlags::RDWR | OFlags::CREATE | NO_OTHER_KINDS,
+            )
+            .and_then(PositionalFile::in_sectors)
+            .map_err(|source| error(&format!("create {LOCK_NAME} in the directory"), source))?;
+            // It is probed for holes, which must not cost anybody's data.
+            must_be_regular(&lock.file, Some(0)).map_err(|source| error(LOCK_NAME, source))?;
+            match rustix::fs::flock(&lock.file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => {}
+                Err(Errno::WOULDBLOCK) => return Err(Error::Busy { path: PathBuf::from(path) }),
+                Err(errno) => return Err(error("lock", errno.into())),
+            }
+            // Another process may have removed it since it was opened, and a third made a new one.
+            let locked = rustix::fs::fstat(&lock.file).map_err(|errno| error("lock", errno.into()))?;
+            if found().is_ok_and(|found| (found.st_dev, found.st_ino) == (locked.st_dev, locked.st_ino)) {
+                break lock;
+            }
+        };
         let props = FileProps {
             atomic_bytes_max: 0,
             atomic_align: 0,
@@ -124,7 +136,8 @@ impl DirVfs {
             options,
             files: Mutex::default(),
             counters: Arc::default(),
-            _lock: lock,
+            lock,
+            is_untouched: AtomicBool::new(!was_there),
         };
         if !options.read_only {
             vfs.sync_names()?; // a process may have ended between a change and its sync
@@ -146,6 +159,12 @@ impl DirVfs {
             Errno::EXIST => Error::Exists { name: name.to_owned() },
             _ => Error::io(format!("{}/{name}: {operation}", self.name), errno.into()),
         }
+    }
+
+    /// Names have changed: makes that durable.
+    fn sync_changed_names(&self) -> Result<()> {
+        self.is_untouched.store(false, Relaxed);
+        self.sync_names()
     }
 
     fn sync_names(&self) -> Result<()> {
@@ -202,6 +221,16 @@ impl DirVfs {
     }
 }
 
+impl Drop for DirVfs {
+    fn drop(&mut self) {
+        // Before it is unlocked, so that nobody holds it.
+        if *self.is_untouched.get_mut() {
+            let _ = rustix::fs::unlinkat(&self.directory, LOCK_NAME, AtFlags::empty());
+        }
+        let _ = rustix::fs::flock(&self.lock.file, FlockOperation::Unlock);
+    }
+}
+
 /// Refuses what is no regular file (invariant 2), or has another length.
 fn must_be_regular(file: &fs::File, len: Option<u64>) -> io::Result<()> {
     let metadata = file.metadata()?;
@@ -254,7 +283,7 @@ impl Vfs for DirVfs {
         check_name(name)?;
         self.check_writable("create in a directory opened read-only")?;
         let file = self.open_file(name, OFlags::CREATE | OFlags::EXCL)?;
-        self.sync_names()?;
+        self.sync_changed_names()?;
         Ok(file)
     }
 
@@ -263,7 +292,7 @@ impl Vfs for DirVfs {
         self.check_writable("remove from a directory opened read-only")?;
         rustix::fs::unlinkat(&self.directory, name, AtFlags::empty())
             .map_err(|errno| self.error(name, "remove", errno))?;
-        self.sync_names()
+        self.sync_changed_names()
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<()> {
@@ -272,7 +301,7 @@ impl Vfs for DirVfs {
         self.check_writable("rename in a directory opened read-only")?;
         rustix::fs::renameat(&self.directory, from, &self.directory, to)
             .map_err(|errno| self.error(from, "rename", errno))?;
-        self.sync_names()
+        self.sync_changed_names()
     }
 
     fn list(&self) -> Result<Vec<String>> {

@@ -105,6 +105,37 @@ fn bad_directories_and_ranges_are_named() {
     assert!(matches!(vfs.write_batch(&[gone]), Err(Error::NotFound { .. } | Error::BadRange { .. })));
 }
 
+#[test]
+fn who_makes_nothing_leaves_nothing_behind() {
+    let directory = tempfile::tempdir().unwrap();
+    let lock = directory.path().join(LOCK_NAME);
+    for read_only in [false, true] {
+        let vfs = DirVfs::open(directory.path(), DirOptions { read_only }).unwrap();
+        assert!(lock.exists() && DirVfs::open(directory.path(), DirOptions { read_only }).is_err());
+        drop(vfs);
+        assert!(!lock.exists());
+    }
+    // Many come and go: at no time do two of them have it.
+    let holders = std::sync::atomic::AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..300 {
+                    let Ok(vfs) = DirVfs::open(directory.path(), DirOptions::default()) else { continue };
+                    assert_eq!(holders.fetch_add(1, Relaxed), 0);
+                    std::thread::yield_now();
+                    holders.fetch_sub(1, Relaxed);
+                    drop(vfs);
+                }
+            });
+        }
+    });
+    let vfs = DirVfs::open(directory.path(), DirOptions::default()).unwrap();
+    vfs.create("a", StreamHint::Data).unwrap();
+    drop(vfs);
+    assert!(lock.exists());
+}
+
 /// In the directory of a stranger names of files are taken by links, FIFOs and the like (invariant 2).
 #[test]
 fn only_regular_files_are_opened() {

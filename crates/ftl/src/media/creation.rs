@@ -117,6 +117,12 @@ fn old_superblocks(device: &dyn BlockDevice) -> BTreeSet<u64> {
     old
 }
 
+/// See [`crate::Ftl::looks_like_a_store`].
+pub(crate) fn looks_like_a_store(start: &[u8]) -> bool {
+    let slots = SUPERBLOCK_SLOTS.iter().filter_map(|at| start.get(*at as usize..));
+    slots.into_iter().any(|slot| slot.starts_with(&SUPERBLOCK_MAGIC))
+}
+
 fn refuse_non_empty(device: &dyn BlockDevice) -> Result<()> {
     let capacity = device.geometry().capacity_bytes;
     let not_empty = |holds| Err(Error::NotEmpty { device: device.name().into(), holds });

@@ -72,6 +72,11 @@ impl Ftl {
         Ok((Ftl { store, thread: Mutex::new(None) }, losses.into_messages()))
     }
 
+    /// Whether a file or device that begins with `start` (64 KiB of it are enough) looks like a store.
+    pub fn looks_like_a_store(start: &[u8]) -> bool {
+        creation::looks_like_a_store(start)
+    }
+
     /// The keys that open the encrypted store on `device`, which need not be open.
     ///
     /// # Errors
