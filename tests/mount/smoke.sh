@@ -36,6 +36,12 @@ rm open
 [ "$(cat /proc/self/fd/7)" = alive ] || fail "open, unlinked"
 exec 7>&-
 
+# A store in a mount. Over /dev/fuse there are no files without a name, so it has another one until it is a store.
+"$LACUNA" format --size 32M inner >/dev/null
+"$LACUNA" format --size 32M inner 2>/dev/null && fail "a store was overwritten"
+"$LACUNA" check inner >/dev/null && rm inner
+[ -z "$(find . -name '*.new')" ] || fail "the first name of a store stays"
+
 # Holes: no room for what was never written, was punched, or was cut off.
 head -c 8M /dev/urandom >data
 fallocate --punch-hole --offset 1M --length 4M data

@@ -19,7 +19,7 @@ mod file;
 use std::{
     collections::HashMap,
     fs, io,
-    os::fd::OwnedFd,
+    os::{fd::OwnedFd, unix::fs::MetadataExt},
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -97,8 +97,7 @@ impl DirVfs {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let directory = rustix::fs::open(path, flags, Mode::empty())
             .map_err(|errno| error("open the directory", errno.into()))?;
-        let found = || rustix::fs::statat(&directory, LOCK_NAME, AtFlags::SYMLINK_NOFOLLOW);
-        let was_there = found().is_ok();
+        let was_there = rustix::fs::statat(&directory, LOCK_NAME, AtFlags::SYMLINK_NOFOLLOW).is_ok();
         let lock = loop {
             let lock = PositionalFile::open_in(
                 &directory,
@@ -115,9 +114,8 @@ impl DirVfs {
                 Err(Errno::WOULDBLOCK) => return Err(Error::Busy { path: PathBuf::from(path) }),
                 Err(errno) => return Err(error("lock", errno.into())),
             }
-            // Another process may have removed it since it was opened, and a third made a new one.
-            let locked = rustix::fs::fstat(&lock.file).map_err(|errno| error("lock", errno.into()))?;
-            if found().is_ok_and(|found| (found.st_dev, found.st_ino) == (locked.st_dev, locked.st_ino)) {
+            // Its last owner may have removed it since it was opened, and others may have made a new one.
+            if lock.file.metadata().is_ok_and(|lock| lock.nlink() > 0) {
                 break lock;
             }
         };
