@@ -206,6 +206,7 @@ impl Peer for RocksDb {
     type Reader<'p> = RocksDbReader<'p>;
     type Writer<'p> = RocksDbWriter<'p>;
 
+    #[cfg(test)]
     const WRITES_INDEX_BLIND: bool = true;
 
     fn open(directory: &Path, settings: &Settings) -> Result<RocksDb> {

@@ -28,8 +28,8 @@ enum Change {
         #[arg(value_name = "SIZE|none")]
         size: SizeLimit,
         /// How many files, directories and other inodes the user may have
-        #[arg(long)]
-        files: Option<NonZeroU64>,
+        #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+        files: Option<u64>,
     },
     /// Take the limits of a user away
     Clear {
@@ -72,7 +72,9 @@ impl FromStr for SizeLimit {
 impl Change {
     fn user_and_limits(&self) -> (u32, Limits) {
         match self {
-            Change::Set { user, size, files } => (user.0, Limits { bytes: size.0, inodes: *files }),
+            Change::Set { user, size, files } => {
+                (user.0, Limits { bytes: size.0, inodes: files.and_then(NonZeroU64::new) })
+            }
             Change::Clear { user } => (user.0, Limits::default()),
         }
     }
