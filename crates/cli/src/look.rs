@@ -30,9 +30,10 @@ pub(crate) struct Look {
 
 impl Look {
     /// Opens `store`: for writing, which makes the recovery from a crash permanent; for reading only where the system
-    /// allows no more or has no space for it, and without its log device, which recovery would give up for good.
+    /// allows no more or has no space for it, and without its log device, which recovery would give up for good, or with
+    /// another one, which is refused.
     pub(crate) fn at(store: &Path, mut options: VfsOptions) -> Result<Look> {
-        if options.log_device == LogDevicePath::Without {
+        if matches!(options.log_device, LogDevicePath::Without | LogDevicePath::New(_)) {
             options.read_only = true;
             return Ok(Look { opened: open_vfs(store, &options)?, is_read_only: true });
         }

@@ -54,7 +54,9 @@ fn a_store_opens_with_its_log_device_or_expressly_without() {
     succeed(&scratch, "put file store:/other --without-log-device");
     assert_eq!(succeed(&scratch, "cat store:/file"), "text");
     fs::write(scratch.path("new"), vec![0; 1 << 20]).unwrap();
-    succeed(&scratch, "info store --new-log-device new");
+    let looks = refused(&scratch, "info store --new-log-device new");
+    assert!(looks.contains("only read"), "{looks}");
+    succeed(&scratch, "put file store:/third --new-log-device new");
     let old = refused(&scratch, "cat store:/file --log-device log");
     assert!(old.contains("earlier state"), "{old}");
     assert_eq!(succeed(&scratch, "cat store:/file --log-device new"), "text");

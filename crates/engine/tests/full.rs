@@ -9,7 +9,7 @@ use std::{
 
 use crate::rigs::{Flash, Rig, recover};
 use lacuna_device::{BlockDevice, MemDevice, Vfs};
-use lacuna_engine::{Algorithm, Direction, Error, Store, StoreOptions, Table, TableOptions};
+use lacuna_engine::{Algorithm, Direction, Error, Store, StoreOptions, Table, TableKind, TableOptions};
 use lacuna_nvmfs::{FormatOptions, Nvmfs, Options};
 use lacuna_sim::{SeededRng, for_each_seed};
 
@@ -30,7 +30,7 @@ fn options(background: bool) -> StoreOptions {
 }
 
 fn count(store: &Store, table: &Table) -> u64 {
-    let mut records = 0;
+    let mut records = 0_u64;
     let all = (Bound::Unbounded, Bound::Unbounded);
     let txn = store.begin();
     txn.scan(table, all.0, all.1, Direction::Forward, |_, _| {
@@ -366,4 +366,96 @@ fn stores_live_long_at_their_limit() {
         drop((store, table));
         life.flash.check();
     });
+}
+
+/// A value of which about a third is left when it is compressed.
+fn compressible(n: u64) -> Vec<u8> {
+    let mut rng = SeededRng::new(n);
+    (0..800).map(|i| if i % 16 == 0 { rng.below(256) as u8 } else { b'a' }).collect()
+}
+
+/// A compressed table that is plain from now on, in a store of which a third is free: its pages would not fit. How
+/// many records it has.
+fn that_would_not_fit(store: &Store, vfs: &Arc<dyn Vfs>) -> (Table, u64) {
+    let table = store.create_table("t", TableOptions::compressed(Algorithm::Lz4)).expect("table");
+    let mut records = 0_u64;
+    while vfs.free_bytes().expect("asked").expect("known") > 20 << 20 {
+        let mut txn = store.begin();
+        for _ in 0..1000 {
+            txn.put(&table, &records.to_be_bytes(), &compressible(records)).expect("there is space");
+            records += 1;
+        }
+        txn.commit().expect("commit");
+        store.checkpoint().expect("checkpoint");
+    }
+    store.alter_table("t", TableKind::Plain).expect("alter");
+    (table, records)
+}
+
+/// Deletes records until all are gone; at the end the store closes, opens and is sound.
+fn delete_all(store: Store, table: Table, vfs: &Arc<dyn Vfs>, records: u64) {
+    for first in (0..records).step_by(50) {
+        let mut txn = store.begin();
+        for key in first..records.min(first + 50) {
+            txn.delete(&table, &key.to_be_bytes()).expect("a delete frees space");
+        }
+        txn.commit().expect("commit");
+    }
+    assert_eq!(count(&store, &table), 0);
+    store.checkpoint().expect("checkpoint");
+    store.close().expect("close");
+    drop(table);
+    let store = Store::open(vfs.clone(), options(false)).expect("open");
+    store.check().expect("sound");
+    let table = store.table("t").expect("table").expect("there");
+    assert!(fill(&store, &table, 0) > 1000, "its space is free again");
+}
+
+/// It took the last byte, and stopped the store for good.
+#[test]
+fn optimize_leaves_the_space_that_deletes_need() {
+    for (background, flush_threads) in [(false, 2), (true, 8)] {
+        let vfs = vfs(&device(), background);
+        let given = StoreOptions { pool_bytes: 16 << 20, flush_threads, ..options(background) };
+        let store = Store::open(vfs.clone(), given).expect("open");
+        let (table, records) = that_would_not_fit(&store, &vfs);
+        for _ in 0..2 {
+            let refused = store.optimize("t", |_| ControlFlow::Continue(()));
+            assert!(matches!(refused, Err(Error::Full { .. })), "{refused:?}");
+        }
+        delete_all(store, table, &vfs, records);
+    }
+}
+
+/// So did deletes: each page that they change takes three times the space.
+#[test]
+fn deletes_go_on_where_every_image_grows() {
+    for background in [false, true] {
+        let vfs = vfs(&device(), background);
+        let given = StoreOptions { pool_bytes: 16 << 20, ..options(background) };
+        let store = Store::open(vfs.clone(), given).expect("open");
+        let (table, records) = that_would_not_fit(&store, &vfs);
+        // One of each page, so that no page shrinks before most of them have grown.
+        let mut deleted = Vec::new();
+        for key in (0..records).step_by(15) {
+            let mut txn = store.begin();
+            match txn.delete(&table, &key.to_be_bytes()) {
+                Ok(_) => txn.commit().expect("commit"),
+                Err(error) => {
+                    assert!(matches!(error, Error::Full { .. }), "delete of {key}: {error}");
+                    break;
+                }
+            }
+            deleted.push(key);
+        }
+        assert!(deleted.len() > 100, "{}", deleted.len());
+        store.close().expect("close");
+        drop(table);
+        let store = Store::open(vfs.clone(), StoreOptions { pool_bytes: 16 << 20, ..options(background) });
+        let store = store.expect("open");
+        store.check().expect("sound");
+        let table = store.table("t").expect("table").expect("there");
+        assert_eq!(count(&store, &table), records - deleted.len() as u64);
+        store.close().expect("close");
+    }
 }

@@ -3,8 +3,9 @@
 //! A store whose storage is full to the last byte could neither commit nor roll back nor recover. So new records are
 //! refused while less is free than accepted work may come to need: the log up to its limit, and the largest allowed
 //! number of dirty pages, rewritten at their full size. Deletes need log before they free space. They are refused only
-//! when the pages that are dirty now, and a little log, would no longer fit even after everything was flushed and the
-//! log freed. Before a new record is refused, deleted records are purged and, now and then, everything is flushed:
+//! when the pages that are dirty now, at their full size, and a little log, would no longer fit even after everything
+//! was flushed and the log freed. Pages whose images are small may all become large: after [`crate::Store::alter_table`].
+//! Rewriting them for that ([`crate::Store::optimize`]) keeps the same distance. Before a new record is refused, deleted records are purged and, now and then, everything is flushed:
 //! freed pages thereby become holes, and count as free again. In small storage log and dirty pages are limited to a
 //! share of it.
 //!
@@ -14,7 +15,7 @@ use crate::{
     flush::Flusher,
     mutant::{Rule, is_broken},
     pool::replay_cost,
-    sync::atomic::{AtomicU8, AtomicU64, Ordering},
+    sync::atomic::{AtomicU64, Ordering},
     types::{Error, Result, StoreOptions},
 };
 
@@ -30,16 +31,18 @@ const LOG_BYTES_MIN: u64 = 256 << 10;
 
 /// How much space there was when it was last measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(u8)]
 enum Level {
-    Plenty = 0,
-    DeletesOnly = 1,
-    Nothing = 2,
+    Plenty,
+    DeletesOnly,
+    Nothing,
 }
 
 /// The last measurement.
 pub(crate) struct Capacity {
-    level: AtomicU8,
+    /// What was free; `u64::MAX` where the VFS does not know, and before the first measurement.
+    free_bytes: AtomicU64,
+    /// Bytes of pages dirty and on their way then.
+    dirty_then: AtomicU64,
     /// End of the log then.
     measured_at: AtomicU64,
     /// Bytes of dirty pages beyond which the oldest are flushed.
@@ -56,7 +59,8 @@ impl Capacity {
         let dirty_bytes_max =
             (options.pool_bytes as u64 / DIRTY_SHARE.1 * DIRTY_SHARE.0).min(vfs_bytes / SHARE);
         Capacity {
-            level: AtomicU8::new(Level::Plenty as u8),
+            free_bytes: AtomicU64::new(u64::MAX),
+            dirty_then: AtomicU64::new(0),
             measured_at: AtomicU64::new(0),
             dirty_bytes_max,
             reads_max: replay_cost::reads_max(options.replay_time, options.log_bytes),
@@ -96,7 +100,7 @@ struct Need {
 fn level(free_bytes: u64, need: &Need) -> Level {
     if free_bytes >= need.log_left + need.dirty_max {
         Level::Plenty
-    } else if free_bytes >= need.log_max / 16 + need.dirty / 2 {
+    } else if free_bytes >= need.log_max / 16 + need.dirty {
         Level::DeletesOnly
     } else {
         Level::Nothing
@@ -108,21 +112,63 @@ impl Flusher {
     /// much since.
     pub(super) fn measure_capacity(&self) -> Result<()> {
         self.capacity.measured_at.store(self.pager.log().end_hint(), Ordering::Relaxed);
-        let Some(free_bytes) = self.vfs.free_bytes()? else { return Ok(()) };
+        let dirty = self.pager.pool().dirty().unflushed_bytes() as u64;
+        let free_bytes = self.vfs.free_bytes()?.unwrap_or(u64::MAX);
+        self.capacity.free_bytes.store(free_bytes, Ordering::Relaxed);
+        self.capacity.dirty_then.store(dirty, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// What is free now, if everything since the last measurement took space.
+    fn free_bytes(&self) -> u64 {
+        let measured_at = self.capacity.measured_at.load(Ordering::Relaxed);
+        match self.capacity.free_bytes.load(Ordering::Relaxed) {
+            u64::MAX => u64::MAX,
+            free => free.saturating_sub(self.pager.log().end_hint().saturating_sub(measured_at)),
+        }
+    }
+
+    /// Space that the pages dirty now may come to need; those flushed since the last measurement may have needed it.
+    fn dirty_need(&self) -> u64 {
+        let dirty = self.pager.pool().dirty().unflushed_bytes() as u64;
+        dirty.max(self.capacity.dirty_then.load(Ordering::Relaxed))
+    }
+
+    fn capacity_level(&self) -> Level {
         let log_max = self.options.log_bytes;
         let need = Need {
             log_left: log_max.saturating_sub(self.pager.log().used_bytes()),
             log_max,
-            dirty: self.pager.pool().dirty().unflushed_bytes() as u64,
+            dirty: self.dirty_need(),
             // Operations that passed the throttle at the same time may exceed it a little.
             dirty_max: self.capacity.unflushed_bytes_max() / 4 * 5,
         };
-        self.capacity.level.store(level(free_bytes, &need) as u8, Ordering::Relaxed);
-        Ok(())
+        level(self.free_bytes(), &need)
     }
 
-    fn capacity_level(&self) -> u8 {
-        self.capacity.level.load(Ordering::Relaxed)
+    /// Bytes of pages that [`crate::Store::optimize`] rewrites between two looks at log and space: what that may come to
+    /// log and to take is a small part of both.
+    pub(crate) fn rewrite_bytes(&self) -> u64 {
+        (self.options.log_bytes / 16).min(self.capacity.dirty_bytes_max / 4)
+    }
+
+    /// Refuses to rewrite pages of `bytes` where those may take the space that deletes need.
+    pub(crate) fn must_have_space_to_rewrite(&self, bytes: u64) -> Result<()> {
+        let has_space = || self.free_bytes() >= self.options.log_bytes / 16 + self.dirty_need() + 2 * bytes;
+        self.measure_capacity()?;
+        if !has_space() && self.may_flush() {
+            self.flush_all()?;
+            self.measure_capacity()?;
+        }
+        match has_space() {
+            true => Ok(()),
+            false => Err(Error::Full { what: self.vfs.name().into() }),
+        }
+    }
+
+    /// Whether there is space for all pages that are dirty; otherwise a flush would stop the store.
+    fn may_flush(&self) -> bool {
+        self.free_bytes() >= self.dirty_need()
     }
 
     /// Whether enough was logged since the last flush for space that another flush may free some.
@@ -136,7 +182,7 @@ impl Flusher {
     /// Refuses work that may be given up while there is less space than accepted work may need.
     pub(crate) fn must_have_space(&self) -> Result<()> {
         self.measure_if_due()?;
-        match self.capacity_level() > Level::Plenty as u8 {
+        match self.capacity_level() > Level::Plenty {
             true => Err(Error::Full { what: self.vfs.name().into() }),
             false => Ok(()),
         }
@@ -152,7 +198,11 @@ impl Flusher {
     pub(crate) fn admit(&self, is_delete: bool, purge: impl FnOnce() -> Result<()>) -> Result<()> {
         self.measure_if_due()?;
         let allowed = if is_delete { Level::DeletesOnly } else { Level::Plenty };
-        if self.capacity_level() > allowed as u8 {
+        if self.capacity_level() > allowed {
+            // What is known may be old.
+            self.measure_capacity()?;
+        }
+        if self.capacity_level() > allowed && self.may_flush() {
             if is_delete || self.may_flush_for_space() {
                 if !is_delete && !is_broken(Rule::RefusedAfterPurge) {
                     // Deleted records take their space until they are purged.
@@ -165,7 +215,7 @@ impl Flusher {
             // The VFS may have grown, or other users of it have freed space.
             self.measure_capacity()?;
         }
-        if self.capacity_level() > allowed as u8 {
+        if self.capacity_level() > allowed {
             return Err(Error::Full { what: self.vfs.name().into() });
         }
         Ok(())
@@ -183,8 +233,8 @@ mod tests {
             (100, Level::Plenty),
             (1000, Level::Plenty),
             (99, Level::DeletesOnly),
-            (20, Level::DeletesOnly),
-            (19, Level::Nothing),
+            (30, Level::DeletesOnly),
+            (29, Level::Nothing),
             (0, Level::Nothing),
         ] {
             assert_eq!(level(free, &need), want, "{free}");

@@ -30,7 +30,8 @@ impl Store {
     /// and the next call checks all pages again.
     ///
     /// # Errors
-    /// [`Error::NoSuchTable`].
+    /// [`Error::NoSuchTable`]; [`Error::Full`] where larger images would take the space that deletes need: finished pages
+    /// stay as they are.
     pub fn optimize(
         &self,
         name: &str,
@@ -48,7 +49,11 @@ impl Store {
         engine.flusher().advance_horizon()?;
         while progress.done < pages {
             engine.flusher().throttle()?;
-            let end = pages.min(progress.done + Rewrite::PAGES_MAX * engine.flush_threads() as u64);
+            let page_bytes = space.page_bytes() as u64;
+            let round = (engine.flusher().rewrite_bytes() / page_bytes).max(1);
+            let round = round.min(Rewrite::PAGES_MAX * engine.flush_threads() as u64);
+            engine.flusher().must_have_space_to_rewrite(round * page_bytes)?;
+            let end = pages.min(progress.done + round);
             let starts = (progress.done..end).step_by(Rewrite::PAGES_MAX as usize);
             progress.rewritten += engine.flusher().carry_out(starts.map(|start| {
                 let pages = start..end.min(start + Rewrite::PAGES_MAX);
