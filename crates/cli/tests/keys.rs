@@ -101,6 +101,9 @@ fn keys_are_added_removed_and_rotated() {
     );
     refused(run(&scratch, "key remove s 5 --key-file two"), "key slot 5 is not in use");
     good(run(&scratch, "key remove s 0 --key-file two"));
+    let mut failing = lacuna(&scratch);
+    failing.args(["key", "add", "s", "--key-file", "two", "--new-key-command", "false"]);
+    refused(failing.output().unwrap(), "--new-key-command: exit status: 1");
     let mut alone = without_terminal(&scratch);
     alone.args(["key", "add", "s", "--key-file", "two"]);
     refused(alone.output().unwrap(), "(--new-key-file, --new-key-command, --new-key-fd)");

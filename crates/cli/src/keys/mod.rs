@@ -106,7 +106,7 @@ fn read_one(
             }
             Ok(Some((read(file, &place)?, KeySource::File)))
         }
-        (None, Some(command), None) => Ok(Some((output_of(command)?, KeySource::Command))),
+        (None, Some(command), None) => Ok(Some((output_of(option, command)?, KeySource::Command))),
         (None, None, Some(number)) => {
             let place = format!("{option}-fd {number}");
             // A descriptor that its caller gave us; it is copied, and stays open.
@@ -128,16 +128,17 @@ fn read(source: impl Read, place: &dyn Display) -> Result<Secret> {
     Secret::new(bytes).with_context(|| place.to_string())
 }
 
-fn output_of(command: &str) -> Result<Secret> {
-    let place = "--key-command";
+fn output_of(option: &str, command: &str) -> Result<Secret> {
+    let place = format!("{option}-command");
+    let place = place.as_str();
     let mut child = Command::new("sh")
         .args(["-c", command])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
-        .context(place)?;
+        .with_context(|| place.to_owned())?;
     let secret = read(child.stdout.take().expect("piped"), &place);
-    let status = child.wait().context(place)?;
+    let status = child.wait().with_context(|| place.to_owned())?;
     if !status.success() {
         bail!("{place}: {status}");
     }
