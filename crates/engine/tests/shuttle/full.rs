@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicBool;
 
 use super::*;
 
-/// Reports no free space while `is_full`.
+/// Reports too little free space for new records while `is_full`: enough for deletes, however much of the pool is dirty.
 #[derive(Default)]
 struct Scarce {
     is_full: AtomicBool,
@@ -17,7 +17,7 @@ impl Hooks for Scarce {
     }
 
     fn free_bytes(&self) -> Option<u64> {
-        let free = if self.is_full.load(SeqCst) { 1 << 20 } else { 1 << 30 };
+        let free = if self.is_full.load(SeqCst) { 3 << 19 } else { 1 << 30 };
         Some(free)
     }
 }
