@@ -5,9 +5,10 @@
 //! number of dirty pages, rewritten at their full size. Deletes need log before they free space. They are refused only
 //! when the pages that are dirty now, at their full size, and a little log, would no longer fit even after everything
 //! was flushed and the log freed. Pages whose images are small may all become large: after [`crate::Store::alter_table`].
-//! Rewriting them for that ([`crate::Store::optimize`]) keeps the same distance. Before a new record is refused, deleted records are purged and, now and then, everything is flushed:
-//! freed pages thereby become holes, and count as free again. In small storage log and dirty pages are limited to a
-//! share of it.
+//! Rewriting them for that ([`crate::Store::optimize`]) keeps the same distance. Before a new record is refused, deleted
+//! records are purged and, now and then, everything is flushed: freed pages thereby become holes, and count as free
+//! again. Nothing is flushed for space unless all that is dirty fits, since a flush without space stops the store. In
+//! small storage log and dirty pages are limited to a share of it.
 //!
 //! Dirty pages are limited to what a recovery can read in time as well ([`StoreOptions::replay_time`]).
 
@@ -29,7 +30,7 @@ const MEASURE_BYTES: u64 = 128 << 10;
 /// Least space for the log, however small the storage is.
 const LOG_BYTES_MIN: u64 = 256 << 10;
 
-/// How much space there was when it was last measured.
+/// What there is space for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Level {
     Plenty,

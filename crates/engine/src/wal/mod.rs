@@ -235,7 +235,8 @@ impl Log {
             [behind.checked_sub(1).expect("invariant 1: nothing is dirty since before the checkpoint")]
     }
 
-    /// Where the group ends in which the checkpoint lies: all that is dirty since before that keeps the checkpoint where it is.
+    /// Where the group ends in which the checkpoint lies: all that is dirty since before that keeps the checkpoint where
+    /// it is.
     pub(crate) fn checkpoint_group_end(&self) -> Lsn {
         let state = self.state.lock();
         state.starts.get(1).copied().unwrap_or_else(|| state.open.start())
