@@ -151,6 +151,29 @@ fn a_quiet_store_comes_to_rest() {
     store.check().expect("check");
 }
 
+/// It never did while more log was in use than pages that rest may take of it, and less than flushes begin at.
+#[test]
+fn a_quiet_store_comes_to_rest_with_a_log_half_full() {
+    let options = StoreOptions { log_bytes: 4 * LOG_BYTES, ..options() };
+    let store = Store::open(MemVfs::new(), options).expect("open");
+    let table = fill(&store);
+    let used = || store.stats().expect("stats").replay.log_bytes;
+    let mut version = 0;
+    while used() < 2 * LOG_BYTES {
+        version += 1;
+        // One page, so that few stay dirty.
+        update(&store, &table, 0..1, version);
+    }
+    for _ in 0..400 {
+        store.step().expect("step");
+    }
+    let after = images(&store);
+    let all: u64 = after.pages.values().sum();
+    assert!(used() < 3 * LOG_BYTES + LOG_BYTES / 4, "{} bytes of log", used());
+    assert!(pages(&after, Algorithm::Lz4) < all / 20, "at rest but for dirty pages: {:?}", after.pages);
+    store.check().expect("check");
+}
+
 #[test]
 fn threads_of_a_store_bring_its_pages_to_rest() {
     let options = StoreOptions { background: true, ..options() };

@@ -435,6 +435,62 @@ fn a_place_without_holes_opens_again() {
     }
 }
 
+/// Lengths of the log's files.
+fn log_files(vfs: &dyn Vfs) -> Vec<(String, u64)> {
+    let names = vfs.list().expect("list").into_iter().filter(|name| name.starts_with("wal."));
+    names
+        .map(|name| {
+            let file = vfs.open(&name, StreamHint::Log).expect("open");
+            (name, file.len().expect("length"))
+        })
+        .collect()
+}
+
+/// It grew for ever: what is no longer needed was given back by holes, or with a file of 2^40 bytes.
+#[test]
+fn a_place_without_holes_gives_log_back() {
+    const FILE_BYTES: u64 = 64 << 20;
+    let sim = SimVfs::new(1);
+    // It was made where there are holes.
+    let store = Store::open(sim.clone(), options()).expect("open");
+    store.create_table("t", TableOptions::default()).expect("create");
+    store.close().expect("close");
+    let vfs = HookedVfs::new(sim, Arc::new(Solid { hole_unit: 0, asked: AtomicU64::new(0) }));
+    let options = StoreOptions { log_bytes: 1 << 20, durability: Durability::Relaxed, ..options() };
+    let value = vec![7; 100 << 10];
+    let mut logged = 0;
+    let mut version = 0_u32;
+    while logged < 2 * FILE_BYTES {
+        let store = Store::open(vfs.clone(), options.clone()).expect("open");
+        let table = store.table("t").expect("catalog").expect("there");
+        for _ in 0..200 {
+            let mut txn = store.begin();
+            txn.put(&table, b"long", &value).expect("put");
+            txn.put(&table, b"version", &version.to_be_bytes()).expect("put");
+            txn.commit().expect("commit");
+            version += 1;
+        }
+        logged += store.stats().expect("stats").log.written_bytes;
+        store.close().expect("close");
+        let bytes: u64 = log_files(&*vfs).iter().map(|(_, bytes)| bytes).sum();
+        assert!(bytes <= FILE_BYTES * 5 / 4, "{bytes} bytes of log after {logged}");
+    }
+    // A power cut may bring back the name of a file that was removed.
+    let files = log_files(&*vfs);
+    assert!(files.iter().all(|(name, _)| name != "wal.000000"), "{files:?}");
+    vfs.create("wal.000000", StreamHint::Log).expect("create").set_len(1 << 20).expect("length");
+    let store = Store::open(vfs.clone(), options).expect("open");
+    let table = store.table("t").expect("catalog").expect("there");
+    let txn = store.begin();
+    assert_eq!(txn.get(&table, b"version").expect("get"), Some((version - 1).to_be_bytes().to_vec()));
+    assert_eq!(txn.get(&table, b"long").expect("get"), Some(value));
+    drop(txn);
+    store.check().expect("sound");
+    store.close().expect("close");
+    let files = log_files(&*vfs);
+    assert!(files.iter().all(|(name, _)| name != "wal.000000"), "{files:?}");
+}
+
 /// Where holes are refused, images that become shorter keep the space of longer ones, without any other effect.
 #[test]
 fn refused_holes_cost_room_and_nothing_else() {

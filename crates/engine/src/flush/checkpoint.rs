@@ -79,6 +79,8 @@ impl Flusher {
         if start == before.checkpoint {
             return Ok(());
         }
+        // Groups that only note page writes may still be in memory: given back first, their room would be taken for good.
+        self.pager.log().reach(start, Until::Written)?;
         let root = Root { checkpoint: start, ..before };
         let sync = !self.vfs.props().ordered && !is_broken(Rule::CheckpointsSynced);
         self.control.write(root, sync).map_err(|e| self.poison.set(e))?;

@@ -5,7 +5,8 @@
 //! leaves each in the one form or the other, and no foreground thread has to do with it.
 //!
 //! 1. Work that others wait for comes first: there is one such job at a time, among those that `queue` puts last, and
-//!    none while more than half of the log is in use that flushes may let grow.
+//!    none while more than half of the log is in use that flushes may let grow; or more than all of it, while nobody
+//!    changes a page: then no flush gives any of it back.
 //! 2. Consumers spend a share of one processor's time for it, less while others change pages ([`BUSY_SHARE`]) than while
 //!    none does ([`QUIET_SHARE`]). A page that cannot have its time now rests later.
 //! 3. While nobody changes a page for [`QUIET_ROUNDS`], every page rests that is not dirty: the log does not grow.
@@ -102,7 +103,8 @@ impl Flusher {
         let saved = state.saved + state.looked.elapsed() / share;
         state.saved = saved.min(SAVED_MAX);
         state.looked = Instant::now();
-        let is_log_short = self.pager.log().used_bytes() > self.options.log_bytes / 8 * 3;
+        let log_kept = self.log_kept();
+        let is_log_short = self.pager.log().used_bytes() > if is_quiet { log_kept } else { log_kept / 2 };
         // Without threads whoever calls gives it the time.
         if is_log_short || (state.saved.is_zero() && self.has_threads()) {
             return None;

@@ -73,9 +73,14 @@ impl Flusher {
         all
     }
 
+    /// Bytes of log in use beyond which pages are flushed to give some back.
+    pub(super) fn log_kept(&self) -> u64 {
+        self.options.log_bytes / LOG_SHARE.1 * LOG_SHARE.0
+    }
+
     /// Pages that are dirty since before that keep too much of the log.
     pub(super) fn log_needs_flushed(&self) -> Option<Lsn> {
-        let log_kept = self.options.log_bytes / LOG_SHARE.1 * LOG_SHARE.0;
+        let log_kept = self.log_kept();
         let log = self.pager.log();
         // A group that was made for a larger log may be longer than what is to be freed.
         (log.used_bytes() > log_kept)

@@ -51,7 +51,7 @@ use crate::{
     types::{EngineKey, Error, Layout, Lsn, PageId, PageNo, Result, StoreOptions, TableKind, UndoPtr},
     undo::{self, UNDO_TABLE},
     wal::{
-        Log, LogFiles, LogReader, SEGMENT_BYTES, Salt,
+        Log, LogFiles, LogReader, SEGMENT_BYTES, SHORT_SEGMENT_BYTES, Salt,
         control::{self, Control, Root},
         is_log_file,
         page_writes::PageWrites,
@@ -98,11 +98,16 @@ pub(crate) fn open(vfs: Arc<dyn Vfs>, mut options: StoreOptions) -> Result<(Arc<
     // The secret is of no use any more.
     let keys = open_keys(&vfs, root, options.key.take().as_ref())?;
     let spaces = open_spaces(&*vfs, keys)?;
-    let wal = open_log(&vfs, root, &spaces)?;
+    let mut wal = open_log(&vfs, root, &spaces)?;
     let started = Instant::now();
     let mut on_device = PageWrites::default();
     let (groups, end, epoch) = survey_log(wal.clone(), root.checkpoint, &mut on_device)?;
-    let root = Root { epoch: root.epoch.max(epoch), ..root };
+    let mut root = Root { epoch: root.epoch.max(epoch), ..root };
+    if wants_short_log_files(&*vfs) && root.features & control::SHORT_LOG_FILES == 0 && groups.is_empty() {
+        // Of an empty log no offset lies in a file.
+        root.features |= control::SHORT_LOG_FILES;
+        wal = open_log(&vfs, root, &spaces)?;
+    }
     counters::must_be_left(&*vfs, &counters::of_log(&control, root.epoch, end))?;
     let mut stats = RecoveryStats {
         restored_pages: flush::restore(&*vfs, &spaces, root.checkpoint, &on_device)?,
@@ -112,6 +117,7 @@ pub(crate) fn open(vfs: Arc<dyn Vfs>, mut options: StoreOptions) -> Result<(Arc<
     wal.wipe_behind(end)?;
     let root = Root { epoch: root.epoch + 1, ..root };
     control.write(root, true)?;
+    wal.remove_before(root.checkpoint)?;
     let poison = Arc::new(Poison::default());
     let log = Log::start(
         wal.clone(),
@@ -149,7 +155,16 @@ pub(crate) fn open_keys(vfs: &Arc<dyn Vfs>, root: Root, key: Option<&EngineKey>)
 /// The log's files.
 pub(crate) fn open_log(vfs: &Arc<dyn Vfs>, root: Root, spaces: &Spaces) -> Result<Arc<LogFiles>> {
     let cipher = spaces.keys().map(|keys| keys.system_cipher(LOG_KEY)).transpose()?;
-    Ok(Arc::new(LogFiles::open(vfs.clone(), SEGMENT_BYTES, root.salt)?.with_cipher(cipher)))
+    let segment_bytes = match root.features & control::SHORT_LOG_FILES {
+        0 => SEGMENT_BYTES,
+        _ => SHORT_SEGMENT_BYTES,
+    };
+    Ok(Arc::new(LogFiles::open(vfs.clone(), segment_bytes, root.salt)?.with_cipher(cipher)))
+}
+
+/// Whether log can be given back by whole files only.
+fn wants_short_log_files(vfs: &dyn Vfs) -> bool {
+    vfs.props().hole_unit == 0 && vfs.log_bytes_max().is_none()
 }
 
 /// The layers below transactions, as they are put together while a store is opened.

@@ -39,8 +39,10 @@ pub(crate) const ENCRYPTED: u64 = 1 << 11;
 pub(crate) const ADAPTIVE: u64 = 1 << 12;
 /// A feature that stores have once they need it: row-compressed tables by LZ4.
 pub(crate) const ROW_LZ4: u64 = 1 << 13;
+/// A feature of stores where files have no holes: the log's files are short ([`super::SHORT_SEGMENT_BYTES`]).
+pub(crate) const SHORT_LOG_FILES: u64 = 1 << 14;
 /// Those features.
-const OPTIONAL: u64 = ANY_BLOCKS | ENCRYPTED | ADAPTIVE | ROW_LZ4;
+const OPTIONAL: u64 = ANY_BLOCKS | ENCRYPTED | ADAPTIVE | ROW_LZ4 | SHORT_LOG_FILES;
 
 /// The first sector of a slot.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Clone, Copy, Debug)]

@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use lacuna_device::{File, StreamHint, Vfs};
 
-use super::format::Salt;
+use super::{control::COUNTER_MAX, format::Salt};
 use crate::{
     keys::DataCipher,
     mutant::{Rule, is_broken},
@@ -19,8 +19,10 @@ use crate::{
 
 /// Bytes of log in a file.
 pub(crate) const SEGMENT_BYTES: u64 = 1 << 40;
+/// The same where files have no holes: log is given back by whole files there.
+pub(crate) const SHORT_SEGMENT_BYTES: u64 = 64 << 20;
 /// Files of a log, so that each of its offsets is a number.
-const SEGMENTS_MAX: u64 = 1 << 23;
+const SEGMENTS_MAX: u64 = COUNTER_MAX / SHORT_SEGMENT_BYTES;
 /// Step by which a file is extended, so that few writes change its length.
 const EXTEND_BYTES: u64 = 64 << 20;
 
@@ -169,7 +171,7 @@ impl LogFiles {
             }
         };
         if end > open.bytes {
-            open.bytes = end.next_multiple_of(EXTEND_BYTES);
+            open.bytes = end.next_multiple_of(EXTEND_BYTES).min(self.segment_bytes).max(end);
             open.file.set_len(open.bytes)?;
         }
         open.file.write_at(offset, group)?;
@@ -211,6 +213,18 @@ impl LogFiles {
                 }
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Removes the files before that of `at`. A power cut may have brought them back.
+    pub(crate) fn remove_before(&self, at: Lsn) -> Result<()> {
+        let first = self.segment(at).0;
+        loop {
+            let Some(segment) = self.open.lock().range(..first).next().map(|(segment, _)| *segment) else {
+                return Ok(());
+            };
+            self.vfs.remove(&file_name(segment))?;
+            self.open.lock().remove(&segment);
         }
     }
 

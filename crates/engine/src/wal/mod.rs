@@ -41,7 +41,7 @@ pub(crate) mod page_writes;
 mod reader;
 mod waiting;
 
-pub(crate) use files::{LogFiles, SEGMENT_BYTES, is_log_file};
+pub(crate) use files::{LogFiles, SEGMENT_BYTES, SHORT_SEGMENT_BYTES, is_log_file};
 pub(crate) use format::{LogRecord, Salt};
 pub(crate) use reader::LogReader;
 
@@ -392,7 +392,8 @@ impl Log {
     pub(crate) fn truncate(&self, lsn: Lsn) -> Result<()> {
         let mut state = self.state.lock();
         let from = state.checkpoint;
-        assert!(from <= lsn && lsn.0.is_multiple_of(SECTOR as u64), "invariant 1");
+        let is_between = from <= lsn && lsn <= state.written;
+        assert!(is_between && lsn.0.is_multiple_of(SECTOR as u64), "invariant 1");
         state.checkpoint = lsn;
         self.checkpoint_hint.store(lsn.0, Ordering::Release);
         while state.starts.front().is_some_and(|start| *start < lsn) {
