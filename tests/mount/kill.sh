@@ -52,4 +52,16 @@ for round in $(seq "${ROUNDS:-3}"); do
     echo "kill: round $round: $acknowledged acknowledged files are all there"
 done
 check_store
+
+# Whose store was renamed is not known to be closed: no success is claimed.
+mount_store
+pid=$(daemon_pid)
+mv "$store" "$store.renamed"
+umount_store 2>"$WORK/error" && fail "umount says that a store is closed that it cannot find"
+grep -q "is not there any more" "$WORK/error" || fail "umount says: $(cat "$WORK/error")"
+! mountpoint -q "$mnt" || fail "the renamed store is still mounted"
+has_ended() { ! grep -qs '^State:[[:space:]]*[^ZX]' "/proc/$pid/status"; }
+await "the process of the renamed store does not end" has_ended
+mv "$store.renamed" "$store"
+check_store
 echo "kill: passed"

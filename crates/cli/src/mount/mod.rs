@@ -265,6 +265,8 @@ pub(crate) fn unmount(arguments: &UnmountArguments) -> Result<()> {
         bail!("{name}: no Lacuna file system is mounted there");
     };
     let was_dead = is_dead(&dir);
+    // It was renamed, or lies on a mount that died: then the owner cannot be found either.
+    let is_gone = !store.exists();
     // Asked before the unmount, so that it is known how that ends. Who cannot ask can still unmount.
     let asked = control::ask_ahead(&store, ended::QUESTION).unwrap_or(None);
     unmount_dir(&dir, arguments.lazy).with_context(|| name.to_string())?;
@@ -276,6 +278,11 @@ pub(crate) fn unmount(arguments: &UnmountArguments) -> Result<()> {
     match outcome {
         Some(outcome) if outcome != ended::CLOSED => bail!("{name}: unmounted, but {outcome}"),
         Some(_) => Ok(()),
+        None if is_gone && !was_dead => bail!(
+            "{name}: unmounted, but {} is not there any more: whether the store is closed, and all of it written, is not \
+             known; if its process still runs, it is closing it",
+            store.display()
+        ),
         // Or it is of an earlier version, and is not asked.
         None => {
             if was_dead {
