@@ -86,3 +86,37 @@ fn a_long_list_is_handed_down() {
     }
     assert!(store.check(CheckDepth::Payload).unwrap().is_clean());
 }
+
+/// Linux lists 64 KiB of names: of more, nobody would see any.
+#[test]
+fn names_of_attributes_stay_within_what_can_be_listed() {
+    let store = new();
+    let fs = store.posix();
+    let ino = fs.create(ROOT, b"file", 0o666, NOBODY).unwrap().ino;
+    let name = |number: usize| format!("user.{number:0>250}").into_bytes();
+    let set = |number| fs.setxattr(ino, &name(number), b"", XattrMode::Set);
+    let refused = (0..400).find_map(|number| set(number).err().map(|error| (number, error.errno())));
+    let (count, errno) = refused.expect("a limit");
+    assert_eq!(errno, 28);
+    let listed = fs.listxattr(ino).unwrap();
+    assert!(listed.len() == count * 256 && listed.len() <= 65_536 && count >= 256, "{count}");
+    fs.setxattr(ino, &name(0), b"its value may grow", XattrMode::Set).unwrap();
+    assert!(store.check(CheckDepth::Payload).unwrap().is_clean());
+}
+
+/// A directory gets it twice, which is more than an inode holds: that stopped the process.
+#[test]
+fn a_list_that_is_too_long_to_hand_down_is_refused() {
+    let store = new();
+    let fs = store.posix();
+    let dir = fs.mkdir(ROOT, b"dir", 0o755, NOBODY).unwrap().ino;
+    let mut entries = vec![(1, 7, ANY)];
+    entries.extend((0..8_000).map(|user| (2, 4, user)));
+    entries.extend([(4, 5, ANY), (16, 7, ANY), (32, 0, ANY)]);
+    set(&fs, dir, DEFAULT_ACL, &entries);
+    let refused = fs.mkdir(dir, b"below", 0o777, NOBODY).unwrap_err();
+    assert_eq!(refused.errno(), 28);
+    let file = fs.create(dir, b"file", 0o666, NOBODY).unwrap().ino;
+    assert_eq!(fs.getxattr(file, ACL).unwrap().len(), list(&entries).len());
+    assert!(store.check(CheckDepth::Payload).unwrap().is_clean());
+}

@@ -17,7 +17,7 @@ use crate::world::{Driver, World, random_change, refusal};
 use lacuna_device::{BatchOp, SECTOR, StreamHint, Vfs};
 use lacuna_ftl::{Lba, Op, Stream};
 use lacuna_nvmfs::{
-    CheckDepth, Ino, Limits, Nvmfs, Options, Refusal, Usage,
+    CheckDepth, Compression, Ino, Limits, Nvmfs, Options, Refusal, Usage,
     posix::{Allocate, Caller, Posix, SetAttr, WriteOptions, XattrMode},
 };
 use lacuna_sim::{SeededRng, for_each_seed};
@@ -402,6 +402,33 @@ fn the_first_count_may_be_at_any_time() {
         });
         assert_clean(&vfs);
     });
+}
+
+/// What stays of an encoded chunk is stored beside it, so a hole may take space: it took what its user may not have.
+#[test]
+fn holes_in_encoded_chunks_stay_within_a_limit() {
+    const LEN: usize = 1 << 20;
+    let vfs = open(&formatted(64 << 20));
+    let (fs, users) = (vfs.posix(), vfs.posix().for_users());
+    vfs.set_limits(USER, limits(300_000, 0)).unwrap();
+    let ino = users.create(ROOT, b"file", 0o600, caller(USER)).unwrap().ino;
+    fs.set_compression(ino, Compression::Lz4).unwrap();
+    users.write(ino, 0, &[b'A'; LEN], PLAIN).unwrap();
+    assert!(used(&vfs, USER).bytes < 100_000, "{:?}", used(&vfs, USER));
+    let punch =
+        |at: usize, len| users.fallocate(ino, at as u64, len, Allocate::PunchHole, Some(caller(USER)));
+    let refused =
+        (0..LEN).step_by(SECTOR).filter(|at| punch(*at, 1).is_err_and(|e| e.errno() == DQUOT)).count();
+    assert!(refused > 500, "{refused}");
+    assert!(used(&vfs, USER).bytes <= 300_000, "{:?}", used(&vfs, USER));
+    assert_clean(&vfs);
+    // What gives more back than it takes is never refused, nor what adds nothing.
+    punch(100, LEN as u64 / 2).unwrap();
+    fs.set_compression(ino, Compression::None).unwrap();
+    fs.write(ino, 0, &[7; 400_000], PLAIN).unwrap();
+    assert!(used(&vfs, USER).bytes > 300_000);
+    punch(1000, 1).unwrap();
+    assert_clean(&vfs);
 }
 
 /// Batches that the store refuses leave no trace in the counts.

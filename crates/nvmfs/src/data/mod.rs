@@ -361,9 +361,13 @@ impl Data {
             });
             return changed.map(drop);
         }
-        let by = Author { privilege: Privilege::Root, ..by }; // nothing is stored that was not
-        let target = Target { node: Arc::clone(&node), end, by };
-        self.inodes.write_data(&ops.iter().map(OwnedOp::as_op).collect::<Vec<_>>(), &[target])
+        let ops: Vec<_> = ops.iter().map(OwnedOp::as_op).collect();
+        // What stays of an encoded chunk is stored beside it.
+        let effect = self.inodes.volume().ftl().effect_in_memory(&ops);
+        let adds = effect.is_none_or(|effect| effect.after_bytes > effect.before_bytes);
+        let privilege = if adds { by.privilege } else { Privilege::Root };
+        let target = Target { node: Arc::clone(&node), end, by: Author { privilege, ..by } };
+        self.inodes.write_data(&ops, &[target])
     }
 
     /// Whether there is space for what these sectors lack now. What is written there later may still find none: nothing

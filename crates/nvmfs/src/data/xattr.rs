@@ -30,6 +30,14 @@ pub enum XattrMode {
     Replace,
 }
 
+/// The longest list of names that Linux takes, in bytes. Of a longer one nobody would see any.
+const XATTR_LIST_BYTES_MAX: usize = 64 << 10;
+
+/// Bytes of the list of names.
+fn listed_bytes(xattrs: &Xattrs) -> usize {
+    xattrs.keys().map(|name| name.len() + 1).sum()
+}
+
 fn check_name(name: &[u8]) -> Result<()> {
     if name.is_empty() || name.len() > XATTR_NAME_BYTES_MAX {
         return Err(Refusal::AttributeName.into());
@@ -47,9 +55,11 @@ impl Data {
     ) -> Result<()> {
         loop {
             let (before, mut xattrs) = self.inodes.xattrs(node)?;
+            let listed_before = listed_bytes(&xattrs);
             let permissions = change(&mut xattrs)?;
-            let bytes = encode_xattrs(&xattrs);
-            if bytes.len() > XATTR_BYTES_MAX {
+            let (bytes, listed) = (encode_xattrs(&xattrs), listed_bytes(&xattrs));
+            let is_too_long = listed > XATTR_LIST_BYTES_MAX && listed > listed_before;
+            if bytes.len() > XATTR_BYTES_MAX || is_too_long {
                 return Err(Refusal::NoSpace.into());
             }
             let mut is_newest = false;

@@ -48,7 +48,12 @@ struct Table {
     freed: u64,
     /// When a count was marked last.
     last_marked: Option<Instant>,
+    /// Threads that wait for one to be freed.
+    waiting: usize,
 }
+
+/// So many threads wait at a time: each keeps others from being served, and whoever makes marks can let all wait.
+const WAITING_MAX: usize = 8;
 
 /// Slots of the table that are kept for more counts.
 const SPARE_COUNTS: usize = 1024;
@@ -118,14 +123,18 @@ impl Lookups {
     pub(super) fn wait_for_freed(&self, timeout: Duration) -> bool {
         let mut table = self.table.lock();
         let Some(deadline) = table.last_marked.map(|last| last + timeout) else { return false };
+        if table.waiting >= WAITING_MAX {
+            return false;
+        }
+        table.waiting += 1;
         let before = table.freed;
-        while table.freed == before {
-            let is_any_left = table.counts.values().any(|count| count.is_marked);
-            if !is_any_left || self.freed.wait_until(&mut table, deadline).timed_out() {
-                return table.freed > before;
+        while table.freed == before && table.counts.values().any(|count| count.is_marked) {
+            if self.freed.wait_until(&mut table, deadline).timed_out() {
+                break;
             }
         }
-        true
+        table.waiting -= 1;
+        table.freed > before
     }
 
     /// Whether the inode has a look-up that is not forgotten.

@@ -13,7 +13,7 @@ use crate::{
     error::{Refusal, Result, is_stale},
     format::{
         ACL, Acl, Bucket, Caller, Compression, DEFAULT_ACL, FileKind, Ino, Inode, LINKS_MAX, Marks,
-        Privilege, TARGET_BYTES_MAX, Timestamp, Xattrs, encode_xattrs,
+        Privilege, TARGET_BYTES_MAX, Timestamp, XATTR_BYTES_MAX, Xattrs, encode_xattrs,
     },
     inodes::{Inodes, Locked, Node, Update},
     mutant::{Rule, is_broken},
@@ -190,9 +190,13 @@ impl Names {
                     return Ok(None); // it may have another list by now, or none
                 }
                 let (mode, xattrs) = new.mode_and_xattrs(handed_down.acl.as_ref());
+                let xattr_bytes = encode_xattrs(&xattrs);
+                if xattr_bytes.len() > XATTR_BYTES_MAX {
+                    return Err(Refusal::NoSpace.into());
+                }
                 let (mut inode, is_outside) = new.inode(node.ino(), *generation, mode, &above, update.now());
                 if !xattrs.is_empty() {
-                    update.set_xattrs(&mut inode, &encode_xattrs(&xattrs), Marks::of(&xattrs));
+                    update.set_xattrs(&mut inode, &xattr_bytes, Marks::of(&xattrs));
                 }
                 match *named {
                     Some((name, free)) => {
