@@ -156,6 +156,7 @@ pub fn log_device(bytes: &[u8]) {
         settled_seq: Seq(3),
         capacity_bytes: BYTES as u64,
         unit_bytes: UNIT as u32,
+        opening: Some(1),
     };
     let mut ring = ring_bytes[..ring_bytes.len().min(BYTES - RING_START as usize)].to_vec();
     for number in (0..ring.len() / UNIT).rev() {

@@ -74,6 +74,8 @@ lacuna_mutants::breakable_rules! {
     GrowthLeavesCollection = "growth-leaves-collection",
     /// When unflushed changes are why segments are short, a flush is planned.
     FlushPlanned = "flush-planned",
+    /// Who was woken to lead a flush, and has to go to the other queue, wakes the next (flush invariant 3).
+    WakeUpsPassedOn = "wake-ups-passed-on",
     /// What goes to the log device is written back from the cache.
     LogWrittenBack = "log-written-back",
     /// A fence waits for that.
@@ -82,6 +84,8 @@ lacuna_mutants::breakable_rules! {
     LogMarkDurable = "log-mark-durable",
     /// The newest header is durable before the other one is written over (ring invariant 4).
     LogHeaderRenewed = "log-header-renewed",
+    /// An opening is on the log device before the superblock names its epoch (ring invariant 5).
+    LogOpeningAnnounced = "log-opening-announced",
     /// Frames of an older epoch are void.
     LogEpochCounts = "log-epoch-counts",
     /// What the log device says was acknowledged must be there.

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use crate::harness::{self, SEGMENT_BYTES, assert_sound};
-use lacuna_device::{BlockDevice, LogDevice, MappedMemory, MemDevice};
+use lacuna_device::{BlockDevice, BlockLog, LogDevice, MappedMemory, MemDevice};
 use lacuna_ftl::{CheckDepth, Error, FormatOptions, Ftl, Lba, LogDeviceUse, Op, Options, Stream};
-use lacuna_sim::{SimDevice, SimMemory};
+use lacuna_sim::{SimDevice, SimMemory, unreadable};
 
 const DEVICE_BYTES: u64 = 4 << 20;
 const LOG_BYTES: u64 = 256 << 10;
@@ -193,6 +193,57 @@ fn each_log_device_belongs_to_one_state_of_one_store() {
     assert!(refused.contains("earlier state"), "{refused}");
 }
 
+/// The log device is put back to what it was before the last opening, and the flash is not. What was flushed since was
+/// missing without a word.
+#[test]
+fn an_older_copy_of_the_log_device_is_noticed() {
+    let stored = formatted();
+    let copy = |log: &dyn LogDevice| {
+        let mut bytes = vec![0; LOG_BYTES as usize];
+        log.read_at(0, &mut bytes).unwrap();
+        bytes
+    };
+    let mut copies = vec![copy(&*stored.log)];
+    for number in 0..3 {
+        let ftl = stored.open();
+        write(&ftl, number);
+        ftl.flush().unwrap();
+        drop(ftl);
+        copies.push(copy(&*stored.log));
+    }
+    let last = copies.pop().unwrap();
+    for bytes in copies {
+        stored.log.persist(0, &bytes).unwrap();
+        let refused = stored.refusal(LogDeviceUse::Device(stored.log.clone()));
+        assert!(refused.contains("an older copy"), "{refused}");
+    }
+    stored.log.persist(0, &last).unwrap();
+    assert_eq!(pages(&stored.open(), 10), 3);
+}
+
+/// It was prepared first, and then refused as one that holds something.
+#[test]
+fn a_new_log_device_may_be_tried_again() {
+    let stored = formatted();
+    let ftl = stored.open();
+    write(&ftl, 0);
+    ftl.flush().unwrap();
+    drop(ftl);
+    let before = stored.image();
+    // The store is damaged where nobody but an opening looks: its checkpoint.
+    for at in (SEGMENT_BYTES as usize..before.len()).step_by(4096) {
+        stored.device.write_at(at as u64, &[0xaa; 4096]).unwrap();
+    }
+    let new = memory();
+    stored.open_with(LogDeviceUse::New(new.clone()), false).expect_err("damaged");
+    stored.device.write_at(0, &before).unwrap();
+    drop(stored.open_with(LogDeviceUse::New(new.clone()), false).expect("the second try"));
+    drop(stored.open_with(LogDeviceUse::Device(new.clone()), true).unwrap());
+    // Now it is the store's, and is not made anew.
+    let refused = stored.open_with(LogDeviceUse::New(new), false);
+    assert!(matches!(refused, Err(Error::NotEmpty { .. })), "{refused:?}");
+}
+
 /// The flash is put back to what it was, and the log device is not.
 #[test]
 fn an_older_copy_of_the_flash_is_noticed() {
@@ -270,6 +321,53 @@ fn damage_of_the_log_device_is_no_torn_end() {
         }
     }
     assert!(refused > 300 && whole > 30, "{refused} {whole}");
+}
+
+/// One bad sector refused the store, wherever it was, and kept it from being salvaged.
+#[test]
+fn a_sector_of_the_log_device_that_cannot_be_read_costs_what_is_in_it() {
+    let medium: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(LOG_BYTES));
+    let stored = Stored {
+        device: Arc::new(MemDevice::new(DEVICE_BYTES)),
+        log: Arc::new(BlockLog::new(medium.clone())),
+    };
+    let options = FormatOptions {
+        segment_bytes: Some(SEGMENT_BYTES),
+        log_device: Some(stored.log.clone()),
+        ..FormatOptions::default()
+    };
+    Ftl::format(stored.device.clone(), &options).unwrap();
+    let ftl = stored.open();
+    for number in 0..10 {
+        write(&ftl, number);
+        ftl.flush().unwrap();
+    }
+    let used = ftl.stats().log_device_used_bytes;
+    drop(ftl);
+    let ring = (64 << 10)..(64 << 10) + used;
+    let (mut whole, mut salvaged) = (0, 0);
+    for at in (0..LOG_BYTES).step_by(512) {
+        let lost = std::iter::once(at..at + 512).collect();
+        let bad = unreadable(medium.clone(), lost);
+        let log_device = LogDeviceUse::Device(Arc::new(BlockLog::new(bad)));
+        let options = Options { log_device, read_only: true, ..Options::default() };
+        match Ftl::open(stored.device.clone(), options.clone()) {
+            Ok(ftl) => {
+                assert!(!ring.contains(&at), "byte {at}");
+                assert_eq!(pages(&ftl, 20), 10, "byte {at}");
+                whole += 1;
+            }
+            Err(_) => {
+                assert!((ring.start..=ring.end).contains(&at), "byte {at}");
+                let (ftl, damage) = Ftl::salvage(stored.device.clone(), options).unwrap();
+                assert!(!damage.is_empty());
+                let lost_before = 10 * (at - ring.start) / used;
+                assert!(pages(&ftl, 20) >= lost_before.saturating_sub(1), "byte {at}");
+                salvaged += 1;
+            }
+        }
+    }
+    assert!(whole > 300 && salvaged > 80, "{whole} {salvaged}");
 }
 
 #[test]

@@ -12,6 +12,8 @@ use super::{Flaw, check_counters, seal};
 use crate::addr::{SegNo, Seq};
 
 const LOG_VERSION: u32 = 1;
+/// Feature bit: the header says what was opened last.
+const FEATURE_OPENING: u64 = 1;
 const LOG_MAGIC: [u8; 8] = *b"LACUNALG";
 /// Start of the two headers of a log device, in bytes.
 pub(crate) const LOG_HEADERS: [u64; 2] = [0, 32 << 10];
@@ -37,7 +39,8 @@ pub(crate) struct LogHeaderRaw {
     pub(super) settled_seq: U64,
     pub(super) capacity_bytes: U64,
     pub(super) unit_bytes: U32,
-    pub(super) reserved: [u8; 20],
+    pub(super) opening: U64,
+    pub(super) reserved: [u8; 12],
 }
 const _: () = assert!(size_of::<LogHeaderRaw>() == 128);
 pub(super) const LOG_HEADER_CRC_AT: usize = 12;
@@ -63,6 +66,8 @@ pub(crate) struct LogHeader {
     pub(crate) capacity_bytes: u64,
     /// Groups of frames begin at multiples of this in the ring.
     pub(crate) unit_bytes: u32,
+    /// Epoch of the last opening that began with this log device; none in headers of older programs.
+    pub(crate) opening: Option<u64>,
 }
 
 impl LogHeaderRaw {
@@ -73,7 +78,12 @@ impl LogHeaderRaw {
         if seal(0, self.as_bytes(), LOG_HEADER_CRC_AT) != self.crc.get() {
             return Err("header checksum does not match");
         }
-        if self.version.get() != LOG_VERSION || self.features.get() != 0 || self.reserved != [0; 20] {
+        let has_opening = self.features.get() == FEATURE_OPENING;
+        if self.version.get() != LOG_VERSION
+            || self.features.get() & !FEATURE_OPENING != 0
+            || self.reserved != [0; 12]
+            || (!has_opening && self.opening.get() != 0)
+        {
             return Err("a log of an unknown version");
         }
         let (unit, capacity) = (self.unit_bytes.get(), self.capacity_bytes.get());
@@ -84,7 +94,7 @@ impl LogHeaderRaw {
             return Err("bad size of a log");
         }
         check_counters(&[self.sequence.get(), self.epoch.get(), self.frame_next.get()])?;
-        check_counters(&[self.position.get(), self.settled_seq.get()])?;
+        check_counters(&[self.position.get(), self.settled_seq.get(), self.opening.get()])?;
         if !self.position.get().is_multiple_of(unit.into()) {
             return Err("bad position in a log");
         }
@@ -98,6 +108,7 @@ impl LogHeaderRaw {
             settled_seq: Seq(self.settled_seq.get()),
             capacity_bytes: capacity,
             unit_bytes: unit,
+            opening: has_opening.then_some(self.opening.get()),
         })
     }
 }
@@ -108,7 +119,7 @@ impl LogHeader {
             magic: LOG_MAGIC,
             version: LOG_VERSION.into(),
             crc: 0.into(),
-            features: 0.into(),
+            features: self.opening.map_or(0, |_| FEATURE_OPENING).into(),
             uuid: self.uuid,
             log_id: self.log_id,
             sequence: self.sequence.into(),
@@ -118,7 +129,8 @@ impl LogHeader {
             settled_seq: self.settled_seq.0.into(),
             capacity_bytes: self.capacity_bytes.into(),
             unit_bytes: self.unit_bytes.into(),
-            reserved: [0; 20],
+            opening: self.opening.unwrap_or(0).into(),
+            reserved: [0; 12],
         };
         raw.crc = seal(0, raw.as_bytes(), LOG_HEADER_CRC_AT).into();
         raw

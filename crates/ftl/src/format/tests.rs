@@ -117,7 +117,10 @@ fn log_header_round_trip_and_flips() {
         settled_seq: Seq(9),
         capacity_bytes: 1 << 20,
         unit_bytes: 512,
+        opening: Some(3),
     };
+    let older = LogHeader { opening: None, ..header };
+    assert_eq!(older.to_raw().verify(), Ok(older));
     let good = header.to_raw();
     assert_eq!(good.verify(), Ok(header));
     for bit in bits(size_of::<LogHeaderRaw>()) {
@@ -131,6 +134,7 @@ fn log_header_round_trip_and_flips() {
         LogHeader { capacity_bytes: RING_START, ..header },
         LogHeader { position: 100, ..header },
         LogHeader { epoch: u64::MAX, ..header },
+        LogHeader { opening: Some(u64::MAX), ..header },
     ] {
         assert!(bad.to_raw().verify().is_err(), "{bad:?}");
     }
@@ -700,7 +704,7 @@ fn the_prose_agrees_with_the_code() {
         rows!(RootRaw: start_seq start_move generation_next extents leaves records positions reserved),
         rows!(PositionRaw: segment offset generation),
         rows!(LogHeaderRaw: magic version crc features uuid log_id sequence epoch frame_next position
-            settled_seq capacity_bytes unit_bytes reserved),
+            settled_seq capacity_bytes unit_bytes opening reserved),
         rows!(FrameRaw: magic crc number epoch generation acknowledged group segment offset bytes flags
             reserved),
     ];

@@ -13,7 +13,9 @@
 //! 2. A flush covers only what was appended when it began, and syncs only after all of that is on the
 //!    device.
 //! 3. When a flush ends, one of the waiting threads that no flush covers is woken, or all of them if the flush failed:
-//!    so there is a leader as long as a thread waits.
+//!    so there is a leader as long as a thread waits. With a log device there are two queues of threads that wait, and
+//!    which one a thread has to join changes meanwhile: who was woken and then does not stay in that queue wakes the
+//!    next one in it.
 //! 4. Flushes end in the order in which they began, and none succeeds after one has failed. So the flushed prefix only
 //!    grows, and no flush reports success after the device has reported an error to another.
 //! 5. A store is dropped only once no write is in flight. A write that a device forgets, or in which it panics, counts
@@ -26,7 +28,7 @@
 use crate::{
     Result, Seq,
     format::Marks,
-    log::{Log, journal::Journal, points::AppendPoint},
+    log::{Log, flushes::Flushes, journal::Journal, points::AppendPoint},
     mutant::{Rule, is_broken},
     sync::MutexGuard,
 };
@@ -60,32 +62,38 @@ impl Journal {
         self.flush_until(self.lock(), None, Cover::All)
     }
 
+    /// The threads that wait for flushes of one kind.
+    fn flushes(log: &mut Log, is_logged: bool) -> &mut Flushes {
+        match &mut log.logging {
+            Some(logging) if is_logged => &mut logging.flushes,
+            _ => &mut log.flushes,
+        }
+    }
+
     /// Returns once the batch `target` is durable; until then leads a flush unless other threads already lead enough.
     /// Leading one flush is always enough.
     fn flush_until(&self, log: MutexGuard<'_, Log>, target: Option<Seq>, cover: Cover) -> Result<()> {
         let _sentinel = self.sentinel();
         let mut log = log; // given back before that
+        let mut waited = None;
         loop {
             self.check_failure(&mut log)?;
             let durable = if cover == Cover::Batches { log.acknowledged() } else { log.durable.batches };
-            if target.is_some_and(|target| durable >= target) {
+            let is_durable = target.is_some_and(|target| durable >= target);
+            let is_logged = cover == Cover::Batches && log.can_log();
+            if let Some(left) = waited.take().filter(|waited| is_durable || *waited != is_logged) {
+                Journal::flushes(&mut log, left).pass_on();
+            }
+            if is_durable {
                 return Ok(());
             }
-            if cover == Cover::Batches
-                && log.can_log()
-                && let Some(logging) = &mut log.logging
-            {
-                if !logging.flushes.must_wait(target) {
-                    return self.lead_logged_flush(log);
-                }
-                let woken = logging.flushes.wait(target);
-                woken.wait(&mut log);
-                continue;
+            let flushes = Journal::flushes(&mut log, is_logged);
+            if !flushes.must_wait(target) {
+                return if is_logged { self.lead_logged_flush(log) } else { self.lead_flush(log, cover) };
             }
-            if !log.flushes.must_wait(target) {
-                return self.lead_flush(log, cover);
-            }
-            log.flushes.wait(target).wait(&mut log);
+            let woken = flushes.wait(target);
+            woken.wait(&mut log);
+            waited = Some(is_logged);
         }
     }
 

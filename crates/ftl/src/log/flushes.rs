@@ -2,7 +2,11 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use crate::{Seq, sync::Condvar};
+use crate::{
+    Seq,
+    mutant::{Rule, is_broken},
+    sync::Condvar,
+};
 
 /// Flushes of the device that are led at a time. More at a time would make each cover less.
 pub(super) const LED_MAX: usize = 2;
@@ -65,18 +69,29 @@ impl Flushes {
         self.led.pop_front().expect("it was begun");
         self.ended += 1;
         self.turn.notify_all();
-        let mut has_leader = false;
-        let mut waiting = std::mem::take(&mut self.waiting);
-        waiting.retain(|waiting| {
+        self.waiting.retain(|waiting| {
             let is_covered = waiting.target.is_some_and(|target| target <= flushed);
-            let leads =
-                !is_covered && !self.is_led_for(waiting.target) && !std::mem::replace(&mut has_leader, true);
-            if is_covered || leads {
+            if is_covered {
                 waiting.woken.notify_one();
             }
-            !(is_covered || leads)
+            !is_covered
         });
-        self.waiting = waiting;
+        self.wake_leader();
+    }
+
+    /// The calling thread was woken, and will neither lead a flush here nor wait here again: wakes the first of the
+    /// threads that no flush covers, unless a flush that is led will.
+    pub(super) fn pass_on(&mut self) {
+        if self.led.is_empty() && !is_broken(Rule::WakeUpsPassedOn) {
+            self.wake_leader();
+        }
+    }
+
+    fn wake_leader(&mut self) {
+        let leads = |waiting: &Waiting| !self.is_led_for(waiting.target);
+        if let Some(first) = self.waiting.iter().position(leads) {
+            self.waiting.remove(first).woken.notify_one();
+        }
     }
 
     /// Registers the calling thread as waiting for `target`. Returns the condition variable that wakes it when it must

@@ -205,18 +205,27 @@ impl Log {
 }
 
 impl Journal {
-    /// From now on flushes go to `ring`, whose newest header has number `sequence`. Makes headers of this epoch durable
-    /// first, so that no frame of an older one counts.
-    pub(crate) fn begin_logging(&self, ring: Ring, sequence: u64) -> Result<()> {
+    /// Says on the log device that this epoch is about to begin; `mark` is what its newest header says.
+    pub(crate) fn announce(&self, ring: &Ring, mark: &mut Mark) -> Result<()> {
+        let mut log = self.lock();
+        let epoch = log.epoch();
+        let put = MutexGuard::unlocked(&mut log, || ring.announce(mark, epoch));
+        put.map_err(|error| self.poison(&mut log, error))
+    }
+
+    /// From now on flushes go to `ring`, whose newest header says `found`. Makes headers of this epoch durable first, so
+    /// that no frame of an older one counts.
+    pub(crate) fn begin_logging(&self, ring: Ring, found: Mark) -> Result<()> {
         let ring = Arc::new(ring);
         let mut log = self.lock();
         self.check_failure(&mut log)?;
         assert_eq!(log.durable.batches, log.last.batches, "invariant 1: all is settled when logging begins");
         let (epoch, settled_seq) = (log.epoch(), log.last.batches);
-        let mark = Mark { sequence: sequence + 2, epoch, settled_seq, ..Mark::default() };
+        let sequence = found.sequence;
+        let mark =
+            Mark { sequence: sequence + 2, epoch, settled_seq, opening: found.opening, ..Mark::default() };
         // Both, so that damage to one of them does not void this epoch's frames.
         let put = MutexGuard::unlocked(&mut log, || {
-            ring.renew_header(sequence)?;
             ring.put_mark(Mark { sequence: sequence + 1, ..mark })?;
             ring.put_mark(mark)
         });
@@ -299,7 +308,8 @@ impl Journal {
         let Cut { position, frame_next, .. } = cut;
         if frame_next > logging.mark.frame_next {
             let sequence = logging.mark.sequence + 1;
-            let mark = Mark { sequence, epoch, frame_next, position, settled_seq: batches };
+            let opening = logging.mark.opening;
+            let mark = Mark { sequence, epoch, frame_next, position, settled_seq: batches, opening };
             let ring = Arc::clone(&logging.ring);
             let put = match is_broken(Rule::LogMarkDurable) {
                 true => Ok(()),

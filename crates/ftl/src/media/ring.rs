@@ -15,6 +15,8 @@
 //! 4. A header is written where the older one was, and made durable before any place is used again that only it frees.
 //!    The newer one is durable by then: the one that opening found may have been on its way when its process ended, or
 //!    its sync failed, so it is written again first.
+//! 5. An opening is in a header, durably, before the superblock names its epoch. So a log device without the epoch that
+//!    the superblock names is an older copy.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -116,11 +118,22 @@ pub(crate) fn format(device: &dyn LogDevice, uuid: [u8; 16], id: [u8; 16], force
         settled_seq: Seq(0),
         capacity_bytes,
         unit_bytes: unit_bytes as u32,
+        opening: Some(0),
     };
     for sequence in [1, 2] {
         put(device, &LogHeader { sequence, ..header })?;
     }
     Ok(LogRef { id, capacity_bytes })
+}
+
+/// Whether `device` was to be the log device of the store `uuid`, but never got that far: the store names another one, or
+/// none.
+pub(crate) fn was_left(device: &dyn LogDevice, uuid: [u8; 16], named: Option<LogRef>) -> Result<bool> {
+    let headers = headers(device)?;
+    let is_left = |header: &LogHeader| {
+        header.uuid == uuid && header.epoch == 0 && named.is_none_or(|named| named.id != header.log_id)
+    };
+    Ok(!headers.is_empty() && headers.iter().all(is_left))
 }
 
 /// The unit of groups on `device`.
@@ -132,15 +145,20 @@ fn unit_of(device: &dyn LogDevice) -> Result<u64> {
     }
 }
 
-/// The valid headers on `device`.
+/// The valid headers on `device`. One that cannot be read is as bad as one that is damaged.
 fn headers(device: &dyn LogDevice) -> Result<Vec<LogHeader>> {
-    let mut found = Vec::new();
+    let (mut found, mut failure) = (Vec::new(), None);
     for at in LOG_HEADERS {
         let mut raw = LogHeaderRaw::new_zeroed();
-        device.read_at(at, raw.as_mut_bytes())?;
-        found.extend(raw.verify().ok());
+        match device.read_at(at, raw.as_mut_bytes()) {
+            Ok(()) => found.extend(raw.verify().ok()),
+            Err(error) => failure = Some(error),
+        }
     }
-    Ok(found)
+    match failure {
+        Some(error) if found.is_empty() => Err(error.into()),
+        _ => Ok(found),
+    }
 }
 
 /// Makes `header` durable in the place of the older one.
@@ -206,8 +224,18 @@ impl Ring {
         (start, start + len)
     }
 
+    /// Makes durable that the store is about to begin `epoch`, with the newest header's `mark`, as which it is left.
+    pub(crate) fn announce(&self, mark: &mut Mark, epoch: u64) -> device::Result<()> {
+        self.renew_header(mark.sequence)?;
+        *mark = Mark { sequence: mark.sequence + 1, opening: epoch, ..*mark };
+        match is_broken(Rule::LogOpeningAnnounced) {
+            true => Ok(()),
+            false => self.put_mark(*mark),
+        }
+    }
+
     /// Writes the header with number `sequence`, the newest one, again as it is.
-    pub(crate) fn renew_header(&self, sequence: u64) -> device::Result<()> {
+    fn renew_header(&self, sequence: u64) -> device::Result<()> {
         if is_broken(Rule::LogHeaderRenewed) {
             return Ok(());
         }
@@ -233,6 +261,7 @@ impl Ring {
             settled_seq: mark.settled_seq,
             capacity_bytes: RING_START + self.bytes,
             unit_bytes: self.unit_bytes as u32,
+            opening: Some(mark.opening),
         }
     }
 
@@ -302,10 +331,10 @@ impl Ring {
     }
 
     /// What the frames hold that count from `header` on, for a store of `segments` segments; and the damage behind
-    /// them, by 3.
+    /// them, by 3, or the device's error.
     ///
     /// # Errors
-    /// The device's, and [`Error::Corrupt`] for frames that no store of this size has written.
+    /// [`Error::Corrupt`] for frames that no store of this size has written.
     pub(crate) fn read(
         &self,
         header: &LogHeader,
@@ -320,14 +349,23 @@ impl Ring {
         let mut logged = Logged { acknowledged: header.settled_seq, ..Logged::default() };
         let mut runs = BTreeMap::<(SegNo, u64), Vec<Run>>::new();
         let (mut position, mut number, mut begins) = (header.position, header.frame_next, true);
+        let mut unreadable = None;
         loop {
-            let mut sealed = self.sealed(layout, position, number, header.epoch)?;
-            if sealed.is_none() && begins {
+            let mut sealed = |position| match self.sealed(layout, position, number, header.epoch) {
+                Ok(sealed) => sealed,
+                Err(error) => {
+                    unreadable = Some(error); // it may be the next frame, or free
+                    None
+                }
+            };
+            let mut found = sealed(position);
+            if found.is_none() && begins {
                 let start = position.next_multiple_of(layout.bytes);
-                sealed = self.sealed(layout, start, number, header.epoch)?;
-                position = if sealed.is_some() { start } else { position };
+                found = sealed(start);
+                position = if found.is_some() { start } else { position };
             }
-            let Some(sealed) = sealed else { break };
+            let Some(sealed) = found else { break };
+            unreadable = None;
             let raw = FrameRaw::read_from_prefix(&sealed).expect("a head is there").0;
             let frame = match raw.verify(self.salt, &sealed, segments, segment_bytes) {
                 Ok(frame) => frame,
@@ -354,10 +392,11 @@ impl Ring {
             }
         }
         logged.runs = runs.into_values().flatten().collect();
-        let beyond = self.later_group(layout, number, header.epoch, segments, segment_bytes)?;
-        let intact = match beyond {
-            None => Ok(()),
-            Some(at) => Err(self.corrupt(at, format!("frame {number} was durable and is not there"))),
+        let beyond = self.later_group(layout, number, header.epoch, segments, segment_bytes);
+        let intact = match (beyond, unreadable) {
+            (_, Some(error)) => Err(error),
+            (None, None) => Ok(()),
+            (Some(at), None) => Err(self.corrupt(at, format!("frame {number} was durable and is not there"))),
         };
         Ok((logged, intact))
     }
@@ -371,12 +410,12 @@ impl Ring {
             );
         }
         let (logged, intact) = self.read(&expected, segments, segment_bytes)?;
-        intact?;
         let found = mark.frame_next + logged.frames;
-        match found < frames {
-            true => Err(self.corrupt(mark.position % self.bytes, format!("frame {found} is not there"))),
-            false => Ok(()),
+        if found >= frames {
+            return Ok(()); // what lies behind may be on its way just now
         }
+        intact?;
+        Err(self.corrupt(mark.position % self.bytes, format!("frame {found} is not there")))
     }
 
     fn corrupt_at(&self, at: u64, reason: &str) -> Error {
@@ -388,7 +427,8 @@ impl Ring {
         Error::Corrupt { what, at: RING_START + at, reason: reason.into() }
     }
 
-    /// Where in the ring a group begins that was written after frame `number` was durable.
+    /// Where in the ring a group begins that was written after frame `number` was durable. What cannot be read is passed
+    /// over: most of the ring is free.
     fn later_group(
         &self,
         layout: Layout,
@@ -396,12 +436,20 @@ impl Ring {
         epoch: u64,
         segments: u64,
         segment_bytes: usize,
-    ) -> Result<Option<u64>> {
+    ) -> Option<u64> {
         const WINDOW_BYTES: u64 = 1 << 20;
+        const UNREADABLE_BYTES: usize = 16 << 10;
         let mut window = Vec::new();
         for start in (0..layout.bytes).step_by(WINDOW_BYTES as usize) {
             window.resize(WINDOW_BYTES.min(layout.bytes - start) as usize, 0);
-            self.device.read_at(RING_START + start, &mut window)?;
+            if self.device.read_at(RING_START + start, &mut window).is_err() {
+                for (unit, at) in window.chunks_mut(UNREADABLE_BYTES).zip((start..).step_by(UNREADABLE_BYTES))
+                {
+                    if self.device.read_at(RING_START + at, unit).is_err() {
+                        unit.fill(0);
+                    }
+                }
+            }
             for (unit, at) in
                 window.chunks(layout.unit_bytes as usize).zip((start..).step_by(layout.unit_bytes as usize))
             {
@@ -410,14 +458,14 @@ impl Ring {
                 else {
                     continue;
                 };
-                let Some(sealed) = self.sealed(layout, at, later, epoch)? else { continue };
+                let Ok(Some(sealed)) = self.sealed(layout, at, later, epoch) else { continue };
                 let frame = raw.verify(self.salt, &sealed, segments, segment_bytes);
                 if frame.is_ok_and(|frame| frame.group > number) {
-                    return Ok(Some(at));
+                    return Some(at);
                 }
             }
         }
-        Ok(None)
+        None
     }
 
     /// Head and bytes of what looks like frame `number` at `position`.
@@ -451,4 +499,13 @@ pub(crate) struct Mark {
     pub(crate) frame_next: u64,
     pub(crate) position: u64,
     pub(crate) settled_seq: Seq,
+    /// See [`LogHeader::opening`].
+    pub(crate) opening: u64,
+}
+
+impl From<&LogHeader> for Mark {
+    fn from(header: &LogHeader) -> Mark {
+        let LogHeader { sequence, epoch, frame_next, position, settled_seq, opening, .. } = *header;
+        Mark { sequence, epoch, frame_next, position, settled_seq, opening: opening.unwrap_or(0) }
+    }
 }

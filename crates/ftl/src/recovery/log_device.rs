@@ -14,7 +14,9 @@
 //!    frames are replayed. Afterwards the frames are void: their epoch is over.
 //! 4. *What is acknowledged is known.* A group of frames, and the mark, say up to which batch all is durable. If recovery
 //!    ends below, it reports corruption, as for marks on the flash.
-//! 5. *Who goes on without its log device does so for good.* Then the superblock names none, or another one, before a
+//! 5. *An older copy of it is refused.* Its newest header names an opening before that of the superblock, whose epoch may
+//!    have acknowledged what it lacks. A power cut in an opening leaves none: the opening is in the header first.
+//! 6. *Who goes on without its log device does so for good.* Then the superblock names none, or another one, before a
 //!    batch is accepted. So the old one can never be applied to what came later.
 
 use std::sync::Arc;
@@ -28,7 +30,7 @@ use crate::{
     media::{
         creation,
         overlay::Overlay,
-        ring::{self, Logged, Ring, Run},
+        ring::{self, Logged, Mark, Ring, Run},
     },
     mutant::{Rule, is_broken},
     recovery::Losses,
@@ -39,8 +41,8 @@ use crate::{
 pub(crate) struct Attached {
     /// The one to go on with.
     pub(crate) ring: Option<Ring>,
-    /// Sequence number of the newest header on it.
-    pub(crate) sequence: u64,
+    /// What the newest header on it says.
+    pub(crate) mark: Mark,
     /// What the superblock says about it from now on.
     pub(crate) log: Option<LogRef>,
     logged: Logged,
@@ -65,10 +67,11 @@ pub(crate) fn attach(
         (LogDeviceUse::Without, _) => Ok(Attached::default()),
         (LogDeviceUse::New(_), _) if options.read_only => refuse("a store that is only read gets no new one"),
         (LogDeviceUse::New(device), _) => {
-            let log = ring::format(&**device, superblock.uuid, creation::random_uuid(), false)?;
+            let was_left = ring::was_left(&**device, superblock.uuid, superblock.log)?;
+            let log = ring::format(&**device, superblock.uuid, creation::random_uuid(), was_left)?;
             let (ring, header) = ring::load(Arc::clone(device), superblock.uuid, log)?;
-            let (sequence, logged) = (header.sequence, Logged::default());
-            Ok(Attached { ring: Some(ring), sequence, log: Some(log), logged })
+            let logged = Logged::default();
+            Ok(Attached { ring: Some(ring), mark: Mark::from(&header), log: Some(log), logged })
         }
     }
 }
@@ -84,6 +87,11 @@ fn open(
         let reason = "it belongs to a later state of this store: an old copy of the store is here".into();
         return Err(Error::LogDevice { device: ring.name(), reason });
     }
+    let is_older = |opening| header.epoch < superblock.epoch && opening < superblock.epoch;
+    if header.opening.is_some_and(is_older) {
+        let reason = "it is an older copy: the store was opened since".into();
+        return Err(Error::LogDevice { device: ring.name(), reason });
+    }
     let logged = match header.epoch == superblock.epoch || is_broken(Rule::LogEpochCounts) {
         true => {
             let read = ring.read(&header, superblock.segments(), superblock.segment_bytes as usize)?;
@@ -93,7 +101,7 @@ fn open(
         }
         false => Logged::default(),
     };
-    Ok(Attached { ring: Some(ring), sequence: header.sequence, log: Some(log), logged })
+    Ok(Attached { ring: Some(ring), mark: Mark::from(&header), log: Some(log), logged })
 }
 
 impl Attached {
@@ -139,7 +147,11 @@ impl Attached {
         let start = u64::from(run.segment.0) * u64::from(superblock.segment_bytes);
         let block = device.geometry().block_bytes as usize;
         let mut first = AlignedBuf::zeroed(size_of::<SegmentHeaderRaw>().next_multiple_of(block));
-        device.read_at(start, &mut first)?;
+        match device.read_at(start, &mut first) {
+            // It holds the header itself.
+            Err(_) if run.start == 0 => first.fill(0),
+            read => read?,
+        }
         let header = |bytes: &[u8]| -> Option<SegmentHeader> {
             SegmentHeaderRaw::read_from_prefix(bytes).ok()?.0.verify(salt, run.segment).ok()
         };
@@ -169,7 +181,8 @@ fn write(device: &dyn BlockDevice, at: u64, bytes: &[u8]) -> Result<()> {
     let block = u64::from(device.geometry().block_bytes);
     let (start, end) = (at / block * block, (at + bytes.len() as u64).next_multiple_of(block));
     let mut blocks = AlignedBuf::zeroed((end - start) as usize);
-    for edge in [start, end - block] {
+    let is_covered = |edge: u64| at <= edge && edge + block <= at + bytes.len() as u64;
+    for edge in [start, end - block].into_iter().filter(|edge| !is_covered(*edge)) {
         device.read_at(edge, &mut blocks[(edge - start) as usize..][..block as usize])?;
     }
     blocks[(at - start) as usize..][..bytes.len()].copy_from_slice(bytes);

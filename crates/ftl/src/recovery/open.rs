@@ -13,7 +13,7 @@ use crate::{
     map::{MISCOUNTED, Map},
     media::{
         Volume, keys,
-        ring::Ring,
+        ring::{Mark, Ring},
         starts::{Headers, read_headers},
         superblock,
     },
@@ -36,8 +36,8 @@ pub(crate) struct Opened {
     pub(crate) map: Map,
     /// Segments whose first block could not be read, in order.
     pub(crate) lost_headers: Vec<SegNo>,
-    /// The log device to go on with, and the number of the newest header on it.
-    pub(crate) ring: Option<(Ring, u64)>,
+    /// The log device to go on with, and what the newest header on it says.
+    pub(crate) ring: Option<(Ring, Mark)>,
 }
 
 /// Reads the store on `device` into memory, apart from damage that `losses` lets pass.
@@ -116,9 +116,9 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: &Options, losses: &Los
         footprint: options.footprint.or_default(volume.is_sparse()),
         summary_memory: options.summary_memory,
     });
-    let Attached { ring, sequence, log: log_ref, .. } = log_device;
+    let Attached { ring, mark, log: log_ref, .. } = log_device;
     let superblock = Superblock { log: log_ref, ..superblock };
-    Ok(Opened { volume, superblock, log, map, lost_headers, ring: ring.map(|ring| (ring, sequence)) })
+    Ok(Opened { volume, superblock, log, map, lost_headers, ring: ring.map(|ring| (ring, mark)) })
 }
 
 /// Refuses a map that leads to more in a segment than was counted there, or to data in one of `root_segments`. Only a

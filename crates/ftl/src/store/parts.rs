@@ -9,7 +9,7 @@ use crate::{
     checkpoint::Checkpointer,
     gc::Collector,
     maintenance::Maintenance,
-    media::ring::Ring,
+    media::ring::{Mark, Ring},
     paging::Base,
     read::{ChunkCache, Reader},
     recovery::{self, Losses},
@@ -30,7 +30,7 @@ pub(crate) struct Store {
     pub(super) writer: Writer,
     pub(super) verifier: Verifier,
     /// The log device, until flushes go there.
-    ring: Mutex<Option<(Ring, u64)>>,
+    ring: Mutex<Option<(Ring, Mark)>>,
 }
 
 impl Store {
@@ -75,10 +75,14 @@ impl Store {
 
     /// Makes the recovery permanent.
     pub(super) fn settle(&self) -> Result<()> {
+        let mut ring = self.ring.lock().take();
+        if let Some((ring, mark)) = &mut ring {
+            self.base.journal.announce(ring, mark)?;
+        }
         self.checkpointer.checkpoint()?;
         self.collector.restore()?;
-        match self.ring.lock().take() {
-            Some((ring, sequence)) => self.base.journal.begin_logging(ring, sequence),
+        match ring {
+            Some((ring, mark)) => self.base.journal.begin_logging(ring, mark),
             None => Ok(()),
         }
     }

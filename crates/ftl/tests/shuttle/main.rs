@@ -132,24 +132,29 @@ fn whoever_flushes_finds_their_batch_after_a_cut() {
     });
 }
 
+fn store_with_log_device() -> (Arc<ScheduledDevice>, Arc<ScheduledLog>, Arc<Ftl>) {
+    let medium = SimDevice::new(SEGMENTS * u64::from(SEGMENT_BYTES), dice().next_u64());
+    let memory = SimMemory::beside(&medium, 128 << 10, dice().next_u64());
+    let format = FormatOptions {
+        segment_bytes: Some(SEGMENT_BYTES),
+        force: true,
+        uuid: Some([7; 16]),
+        log_device: Some(memory.clone()),
+        ..FormatOptions::default()
+    };
+    Ftl::format(medium.clone(), &format).unwrap();
+    let (device, log) = (ScheduledDevice::new(medium), Arc::new(ScheduledLog(memory)));
+    let log_device = LogDeviceUse::Device(log.clone());
+    let ftl = Ftl::open(device.clone(), Options { log_device, ..Options::default() }).unwrap();
+    (device, log, Arc::new(ftl))
+}
+
 /// The same with a log device, while another thread settles, fills the ring, or writes more than is worth logging.
 #[test]
 fn whoever_flushes_into_a_log_device_finds_their_batch_after_a_cut() {
     const LEN: usize = 1024;
     explore(15, || {
-        let medium = SimDevice::new(SEGMENTS * u64::from(SEGMENT_BYTES), dice().next_u64());
-        let memory = SimMemory::beside(&medium, 128 << 10, dice().next_u64());
-        let format = FormatOptions {
-            segment_bytes: Some(SEGMENT_BYTES),
-            force: true,
-            uuid: Some([7; 16]),
-            log_device: Some(memory.clone()),
-            ..FormatOptions::default()
-        };
-        Ftl::format(medium.clone(), &format).unwrap();
-        let (device, log) = (ScheduledDevice::new(medium), Arc::new(ScheduledLog(memory)));
-        let log_device = LogDeviceUse::Device(log.clone());
-        let ftl = Arc::new(Ftl::open(device.clone(), Options { log_device, ..Options::default() }).unwrap());
+        let (device, log, ftl) = store_with_log_device();
         match dice().below(6) {
             0 => log.0.fail_writes_after(1 + dice().below(4)),
             1 => log.0.fail_sync(),
@@ -183,6 +188,35 @@ fn whoever_flushes_into_a_log_device_finds_their_batch_after_a_cut() {
                     _ => ftl.step(Work::Gc).map(drop),
                 };
                 assert!(matches!(settled, Ok(()) | Err(Error::Device(_) | Error::Poisoned { .. })));
+            }));
+        }
+        join(threads);
+    });
+}
+
+/// Flushes wait in two queues, and a thread that is woken to lead one may have to go to the other: those behind it slept
+/// for ever.
+#[test]
+fn whoever_goes_from_log_device_to_flash_or_back_leaves_nobody_asleep() {
+    explore(15, || {
+        let (_, _, ftl) = store_with_log_device();
+        let mut threads = Vec::new();
+        for thread in 0..3 {
+            let ftl = Arc::clone(&ftl);
+            threads.push(thread::spawn(move || {
+                for number in 1..=2 {
+                    write(&ftl, Lba(thread * 100), number, 1024).and_then(|()| ftl.flush()).unwrap();
+                }
+            }));
+        }
+        {
+            let ftl = Arc::clone(&ftl);
+            threads.push(thread::spawn(move || {
+                // More than is worth logging, so that the next flushes settle.
+                write(&ftl, Lba(1000), 1, 20 << 10).unwrap();
+                if dice().chance(50) {
+                    ftl.checkpoint().unwrap();
+                }
             }));
         }
         join(threads);
