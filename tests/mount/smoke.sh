@@ -122,4 +122,16 @@ kill -TERM "$pid"
 while kill -0 "$pid" 2>/dev/null; do sleep 0.05; done
 mountpoint -q "$mnt" && fail "still mounted after SIGTERM"
 check_store
+
+# Tables in a directory that nobody can write to are only looked at.
+mkdir "$WORK/tables" "$WORK/read-only"
+"$LACUNA" linkbench --store "$WORK/tables" --tables page --ids 200 --seconds 1 --distribution "$root/bench/degrees-small" \
+    >"$WORK/linkbench" 2>&1 || fail "no tables: $(cat "$WORK/linkbench")"
+mount --bind "$WORK/tables" "$WORK/read-only"
+mount -o remount,bind,ro "$WORK/read-only"
+looked=
+"$LACUNA" check "$WORK/read-only" >"$WORK/looked" 2>&1 && "$LACUNA" info "$WORK/read-only" >>"$WORK/looked" 2>&1 &&
+    looked=1
+umount "$WORK/read-only"
+[ -n "$looked" ] || fail "tables on a read-only file system: $(cat "$WORK/looked")"
 echo "smoke: passed"

@@ -50,7 +50,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     if has_tables {
         let store = look.tables(&name.to_string())?;
         for table in store.check().with_context(|| format!("{name}: not sound"))? {
-            summary += &format!("{name}: table {}: {} records\n", table.name, table.records);
+            summary += &format!("{name}: table {}: {} records\n", one_line(&table.name), table.records);
         }
         tables = Some(store);
     }

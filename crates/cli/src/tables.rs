@@ -118,8 +118,8 @@ pub(crate) struct EngineOptions {
     /// Threads that compress and write pages; by default one for each processor
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     flush_threads: Option<u32>,
-    /// Put the engine's log on a device of its own, which is written over: persistent memory, a file in /dev/shm for
-    /// trials, or a block device; a file of 1 GiB is made where there is none
+    /// Put the engine's log on a device of its own, blank or of an earlier run: persistent memory, a file in /dev/shm
+    /// for trials, or a block device; a file of 1 GiB is made where there is none
     #[arg(long, value_name = "PATH")]
     wal_device: Option<PathBuf>,
     /// Encrypt the tables, log and undo; with a random key, unless there is one (--tables-key-file and the like)
@@ -289,7 +289,9 @@ impl EngineOptions {
         if device.is_volatile() {
             eprintln!("{}: memory, which is gone with the power: for trials", path.display());
         }
-        Ok(LogDeviceVfs::format(vfs, device, true)?)
+        // That of an earlier run may go, and nothing else.
+        let was_log_device = LogDeviceVfs::is_log_device(&*device)?;
+        Ok(LogDeviceVfs::format(vfs, device, was_log_device)?)
     }
 
     /// The files of a store that was made with these options.

@@ -139,6 +139,13 @@ fn the_log_lies_on_its_device() {
     assert!(!refused.status.success() && said.contains("its log lies on a log device"), "{said}");
     let verified = succeed(&scratch, &format!("{verify} --wal-device wal"));
     assert!(verified.contains("sound, and all"), "{verified}");
+    // What is no log device is not written over.
+    let other = vec![b'x'; 2 << 20];
+    fs::write(scratch.path("other"), &other).unwrap();
+    let refused = run(&scratch, &format!("linkbench --size 512M --tables plain {SMALL} --wal-device other"));
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && said.contains("is not blank"), "{said}");
+    assert!(fs::read(scratch.path("other")).unwrap() == other);
     fs::remove_file(scratch.path("wal")).unwrap();
     fs::create_dir(scratch.path("dir")).unwrap();
     succeed(&scratch, &format!("linkbench --store dir --tables plain,page {SMALL} --wal-device wal"));

@@ -19,6 +19,12 @@ pub enum Error {
     /// All slots are in use.
     #[error("all {} key slots are in use: remove one first", crate::limits::SLOTS)]
     NoFreeSlot,
+    /// The secret that is to be added opens a slot.
+    #[error("the new key opens key slot {slot} already")]
+    OpensAlready {
+        /// That slot.
+        slot: usize,
+    },
     /// There is nothing in the slot.
     #[error("key slot {slot} is not in use")]
     UnusedSlot {

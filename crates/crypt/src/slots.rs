@@ -224,10 +224,13 @@ impl KeyBlock {
     /// The block in which `new` opens the volume key too, which `secret` opens; and the number of the new slot.
     ///
     /// # Errors
-    /// [`Error::NoFreeSlot`]; as [`KeyBlock::unlock`] and [`KeyBlock::create`].
+    /// [`Error::NoFreeSlot`], [`Error::OpensAlready`]; as [`KeyBlock::unlock`] and [`KeyBlock::create`].
     pub fn add(&self, secret: &Secret, new: &Secret, options: &SlotOptions) -> Result<(KeyBlock, usize)> {
         let free = self.0.slots.iter().position(Option::is_none).ok_or(Error::NoFreeSlot)?;
         let (_, key) = self.unlock(secret)?;
+        if let Ok((slot, _)) = self.unlock(new) {
+            return Err(Error::OpensAlready { slot });
+        }
         let slot = wrap(&self.0.uuid, &key, new, options)?;
         Ok((self.with(free, Some(slot)), free))
     }
@@ -250,11 +253,19 @@ impl KeyBlock {
     /// The block in which `new` opens the slot that `secret` opens, and `secret` opens none; and the slot's number.
     ///
     /// # Errors
-    /// As [`KeyBlock::unlock`] and [`KeyBlock::create`].
+    /// As [`KeyBlock::unlock`] and [`KeyBlock::create`]; [`Error::Cost`] and [`Error::Memory`] where a slot asks for too
+    /// much, which `secret` may open as well.
     pub fn rotate(&self, secret: &Secret, new: &Secret, options: &SlotOptions) -> Result<(KeyBlock, usize)> {
         let (number, key) = self.unlock(secret)?;
         let slot = wrap(&self.0.uuid, &key, new, options)?;
-        Ok((self.with(number, Some(slot)), number))
+        let mut rotated = self.with(number, Some(slot));
+        for (other, slot) in self.used().filter(|(other, _)| *other != number) {
+            // Programs of before gave a secret several slots.
+            if slot.unwrap(&self.0.uuid, secret)?.is_some() {
+                rotated.0.slots[other] = None;
+            }
+        }
+        Ok((rotated, number))
     }
 
     /// The block after `change`, which `secret` allows, and the slot that changed.

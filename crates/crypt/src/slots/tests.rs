@@ -87,11 +87,31 @@ fn a_slot_of_another_store_does_not_open() {
     assert_eq!(KeyBlock(other).unlock(&secret("one")).unwrap_err(), Error::WrongKey { used: 1 });
 }
 
+/// A block in which one secret has two slots, as programs of before made it.
+fn twice() -> (KeyBlock, VolumeKey) {
+    let (block, key) = block();
+    let slot = wrap(&UUID, &key, &secret("one"), &cheap("first")).unwrap();
+    (block.with(1, Some(slot)), key)
+}
+
+/// The old key went on opening another slot.
+#[test]
+fn a_rotated_key_opens_nothing() {
+    let (one, _) = block();
+    let refused = one.add(&secret("one"), &secret("one"), &cheap("again")).unwrap_err();
+    assert_eq!(refused, Error::OpensAlready { slot: 0 });
+    let (block, slot) = twice().0.add(&secret("one"), &secret("two"), &cheap("")).unwrap();
+    assert_eq!(slot, 2);
+    let (rotated, slot) = block.rotate(&secret("one"), &secret("three"), &cheap("")).unwrap();
+    assert_eq!(slot, 0);
+    assert_eq!(rotated.unlock(&secret("one")).unwrap_err(), Error::WrongKey { used: 2 });
+    assert!(rotated.unlock(&secret("two")).is_ok() && rotated.unlock(&secret("three")).is_ok());
+}
+
 /// Invariant 1: not even for the same secret.
 #[test]
 fn wrappings_share_nothing() {
-    let (block, _) = block();
-    let (block, _) = block.add(&secret("one"), &secret("one"), &cheap("first")).unwrap();
+    let (block, _) = twice();
     let [Some(left), Some(right), ..] = &block.0.slots else { panic!("two slots") };
     assert!(left.salt != right.salt && left.nonce != right.nonce && left.sealed != right.sealed);
     let (again, _) = block.rotate(&secret("one"), &secret("one"), &cheap("first")).unwrap();

@@ -66,8 +66,8 @@ pub struct DirVfs {
     options: DirOptions,
     files: Mutex<Files>,
     counters: Arc<Counters>,
-    /// Locked until it is closed.
-    lock: PositionalFile,
+    /// Locked until it is closed; none where nobody can write, and none can be made.
+    lock: Option<PositionalFile>,
     /// The lock was not there before, and no file was made since.
     is_untouched: AtomicBool,
 }
@@ -99,14 +99,19 @@ impl DirVfs {
             .map_err(|errno| error("open the directory", errno.into()))?;
         let was_there = rustix::fs::statat(&directory, LOCK_NAME, AtFlags::SYMLINK_NOFOLLOW).is_ok();
         let lock = loop {
-            let lock = PositionalFile::open_in(
+            let opened = PositionalFile::open_in(
                 &directory,
                 Path::new(LOCK_NAME),
                 name.clone(),
                 OFlags::RDWR | OFlags::CREATE | NO_OTHER_KINDS,
-            )
-            .and_then(PositionalFile::in_sectors)
-            .map_err(|source| error(&format!("create {LOCK_NAME} in the directory"), source))?;
+            );
+            let lock = match opened.and_then(PositionalFile::in_sectors) {
+                Ok(lock) => lock,
+                Err(source) if options.read_only && source.kind() == io::ErrorKind::ReadOnlyFilesystem => {
+                    break None;
+                }
+                Err(source) => return Err(error(&format!("create {LOCK_NAME} in the directory"), source)),
+            };
             // It is probed for holes, which must not cost anybody's data.
             must_be_regular(&lock.file, Some(0)).map_err(|source| error(LOCK_NAME, source))?;
             match rustix::fs::flock(&lock.file, FlockOperation::NonBlockingLockExclusive) {
@@ -116,17 +121,23 @@ impl DirVfs {
             }
             // Its last owner may have removed it since it was opened, and others may have made a new one.
             if lock.file.metadata().is_ok_and(|lock| lock.nlink() > 0) {
-                break lock;
+                break Some(lock);
             }
         };
-        let props = FileProps {
+        let mut props = FileProps {
             atomic_bytes_max: 0,
             atomic_align: 0,
-            atomic_writes: lock.atomic_writes().map_err(|source| error("probe for atomic writes", source))?,
-            hole_unit: hole_unit(&lock.file).map_err(|source| error("probe for holes", source))?,
-            io_align: lock.io_align,
+            atomic_writes: None,
+            hole_unit: 0,
+            io_align: SECTOR as u32,
             ordered: false,
         };
+        if let Some(lock) = &lock {
+            props.atomic_writes =
+                lock.atomic_writes().map_err(|source| error("probe for atomic writes", source))?;
+            props.hole_unit = hole_unit(&lock.file).map_err(|source| error("probe for holes", source))?;
+            props.io_align = lock.io_align;
+        }
         let vfs = DirVfs {
             name,
             directory,
@@ -221,11 +232,12 @@ impl DirVfs {
 
 impl Drop for DirVfs {
     fn drop(&mut self) {
+        let Some(lock) = &self.lock else { return };
         // Before it is unlocked, so that nobody holds it.
         if *self.is_untouched.get_mut() {
             let _ = rustix::fs::unlinkat(&self.directory, LOCK_NAME, AtFlags::empty());
         }
-        let _ = rustix::fs::flock(&self.lock.file, FlockOperation::Unlock);
+        let _ = rustix::fs::flock(&lock.file, FlockOperation::Unlock);
     }
 }
 

@@ -33,7 +33,7 @@ use crate::{
     wal::is_log_file,
 };
 use header::{Header, Pair, SECTOR};
-use ring::{RING_START, Ring};
+use ring::Ring;
 
 /// The file beside the tables that says which log device is theirs.
 pub(crate) const PAIR_FILE: &str = "log-device";
@@ -84,6 +84,14 @@ impl LogDeviceVfs {
         file.write_at(0, &aligned(pair))?;
         vfs.sync()?;
         LogDeviceVfs::open(vfs, ring.device)
+    }
+
+    /// Whether `device` is, or was, the log device of a store.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub fn is_log_device(device: &dyn LogDevice) -> Result<bool> {
+        Ok(Ring::read_header(device)?.is_some())
     }
 
     /// Opens the store in `vfs` with its log device.
@@ -179,7 +187,7 @@ fn random_id() -> Result<[u8; 16]> {
 
 /// Whether the first bytes of a device are zero.
 fn is_blank(device: &dyn LogDevice) -> Result<bool> {
-    let mut start = vec![0; RING_START as usize + SECTOR];
+    let mut start = vec![0; LOG_DEVICE_BYTES_MIN as usize];
     device.read_at(0, &mut start)?;
     Ok(start.iter().all(|byte| *byte == 0))
 }
