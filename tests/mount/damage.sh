@@ -97,7 +97,7 @@ grep -q 'Input/output error' "$WORK/error" || fail "instead of EIO: $(cat "$WORK
 # The log says what happened, and the way back.
 [ "$(metric failed reason=)" = 1 ] || fail "no metric tells: $("$LACUNA" metrics "$store" | grep failed)"
 "$LACUNA" info "$store" | grep -q 'STOPPED after a failure: ' || fail "info does not tell"
-umount "$mnt" || fail "cannot be unmounted after a failure"
+umount -i "$mnt" || fail "cannot be unmounted after a failure"
 for _ in $(seq 100); do "$LACUNA" metrics "$store" >/dev/null 2>&1 || break; sleep 0.1; done
 mount -o remount,size=400M "$small"
 "$LACUNA" check "$store" || fail "not sound once the device is well"

@@ -123,6 +123,11 @@ while kill -0 "$pid" 2>/dev/null; do sleep 0.05; done
 mountpoint -q "$mnt" && fail "still mounted after SIGTERM"
 check_store
 
+# Too few open files are noticed before it says that it is mounted.
+(ulimit -n 30 && mount_store) 2>"$WORK/error" && fail "mounted with 30 open files"
+grep -q 'open files.*ulimit' "$WORK/error" || fail "few open files: $(cat "$WORK/error")"
+mountpoint -q "$mnt" && fail "left behind with few open files"
+
 # Tables in a directory that nobody can write to are only looked at.
 mkdir "$WORK/tables" "$WORK/read-only"
 "$LACUNA" linkbench --store "$WORK/tables" --tables page --ids 200 --seconds 1 --distribution "$root/bench/degrees-small" \

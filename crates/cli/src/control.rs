@@ -166,10 +166,19 @@ pub(crate) fn ask_ahead(store: &Path, question: &str) -> io::Result<Option<Pendi
 }
 
 impl Pending {
-    /// What the owner says in a line of progress; `None` if it ends without it.
-    pub(crate) fn wait(mut self) -> Option<String> {
+    /// What the owner says in a line of progress; `None` if it ends without it. `is_slow` is called if that takes longer
+    /// than `patience`.
+    pub(crate) fn wait(mut self, patience: Duration, is_slow: impl FnOnce()) -> Option<String> {
         let mut line = String::new();
-        self.0.read_line(&mut line).ok()?;
+        let _ = self.0.get_ref().set_read_timeout(Some(patience));
+        match self.0.read_line(&mut line) {
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                is_slow();
+                self.0.get_ref().set_read_timeout(None).ok()?;
+                self.0.read_line(&mut line).ok()?; // goes on behind what it has read
+            }
+            read => drop(read.ok()?),
+        }
         line.strip_prefix(PROGRESS).map(|said| said.trim_end().to_owned())
     }
 }
@@ -197,13 +206,25 @@ fn ask_until(
             Ok(Answered::Ending) => anyhow::bail!("its owner gave no answer"),
             Err(error) if is_cut_off(&error) && Instant::now() < deadline => {}
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-                anyhow::bail!("its owner does not answer; it may be stopped (SIGSTOP) or wait for its device")
+                return Err(Unanswered.into());
             }
             Err(error) => return Err(error.into()),
         }
         thread::sleep(ATTEMPT_PAUSE);
     }
 }
+
+/// The process that listens does not answer.
+#[derive(Debug)]
+pub(crate) struct Unanswered;
+
+impl std::fmt::Display for Unanswered {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("its owner does not answer; it may be stopped (SIGSTOP) or wait for its device")
+    }
+}
+
+impl std::error::Error for Unanswered {}
 
 fn is_cut_off(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe)

@@ -253,10 +253,13 @@ impl KeyBlock {
     /// The block in which `new` opens the slot that `secret` opens, and `secret` opens none; and the slot's number.
     ///
     /// # Errors
-    /// As [`KeyBlock::unlock`] and [`KeyBlock::create`]; [`Error::Cost`] and [`Error::Memory`] where a slot asks for too
+    /// [`Error::OpensAlready`]; as [`KeyBlock::unlock`] and [`KeyBlock::create`]; [`Error::Cost`] and [`Error::Memory`] where a slot asks for too
     /// much, which `secret` may open as well.
     pub fn rotate(&self, secret: &Secret, new: &Secret, options: &SlotOptions) -> Result<(KeyBlock, usize)> {
         let (number, key) = self.unlock(secret)?;
+        if let Ok((slot, _)) = self.unlock(new) {
+            return Err(Error::OpensAlready { slot });
+        }
         let slot = wrap(&self.0.uuid, &key, new, options)?;
         let mut rotated = self.with(number, Some(slot));
         for (other, slot) in self.used().filter(|(other, _)| *other != number) {

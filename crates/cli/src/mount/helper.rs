@@ -123,16 +123,23 @@ impl Asked {
         self.switches[switch as usize]
     }
 
+    /// The last of several flags of one name counts.
+    fn push(&mut self, flag: &str) {
+        let name = |flag: &str| flag.split_once('=').map_or(flag, |(name, _)| name).to_owned();
+        self.flags.retain(|before| name(before) != name(flag));
+        self.flags.push(flag.to_owned());
+    }
+
     fn note(&mut self, option: &str) -> Result<(), String> {
         let (name, value) =
             option.split_once('=').map_or((option, None), |(name, value)| (name, Some(value)));
         if let Some((.., switch, on)) = SWITCHES.iter().find(|(name, ..)| *name == option) {
             self.switches[*switch as usize] = Some(*on);
         } else if let Some((_, flag)) = FLAGS.iter().find(|(name, _)| *name == option) {
-            self.flags.push((*flag).to_owned());
+            self.push(flag);
         } else if VALUES.contains(&name) {
             let value = value.ok_or_else(|| format!("mount option {name} needs a value"))?;
-            self.flags.push(format!("--{}={value}", name.replace('_', "-")));
+            self.push(&format!("--{}={value}", name.replace('_', "-")));
         } else if option == "remount" {
             self.is_remount = true;
         } else if TOLD_BY_KERNEL.contains(&name) && value.is_some() {

@@ -18,12 +18,14 @@ mod reserve;
 mod rings;
 mod serve;
 mod threads;
+mod utab;
 mod watch;
 mod worker;
 
 use std::{
     path::{Path, PathBuf},
     process::Command,
+    time::Duration,
 };
 
 use anyhow::{Context, Result, bail};
@@ -252,28 +254,33 @@ pub(crate) struct UnmountArguments {
 
 pub(crate) fn unmount(arguments: &UnmountArguments) -> Result<()> {
     let name = arguments.dir.display();
-    let dir = match absolute(&arguments.dir) {
-        // A mount left by a killed process answers no request, not even for its attributes.
-        Err(_) if is_dead(&arguments.dir) => {
-            let parent = arguments.dir.parent().filter(|parent| !parent.as_os_str().is_empty());
-            let last = arguments.dir.file_name().context("a directory is needed")?;
-            absolute(parent.unwrap_or(Path::new(".")))?.join(last)
-        }
-        dir => dir?,
-    };
+    let dir = mount_point(&arguments.dir)?;
     let Some(store) = serve::store_mounted_on(&dir)? else {
         bail!("{name}: no Lacuna file system is mounted there");
     };
-    let was_dead = is_dead(&dir);
-    // It was renamed, or lies on a mount that died: then the owner cannot be found either.
-    let is_gone = !store.exists();
-    // Asked before the unmount, so that it is known how that ends. Who cannot ask can still unmount.
-    let asked = control::ask_ahead(&store, ended::QUESTION).unwrap_or(None);
-    unmount_dir(&dir, arguments.lazy).with_context(|| name.to_string())?;
     if arguments.lazy {
+        unmount_dir(&dir, true).with_context(|| name.to_string())?;
+        utab::forget(&dir);
         return Ok(());
     }
-    let outcome = asked.and_then(control::Pending::wait);
+    // It was renamed, or lies on a mount that died: then the owner cannot be found either.
+    let is_gone = !store.exists();
+    // Who cannot ask can still unmount. But one who waits for a stopped process in the kernel cannot even be killed.
+    let has_owner = match control::ask(&store, "ping") {
+        Err(error) if error.chain().any(|cause| cause.is::<control::Unanswered>()) => {
+            bail!(
+                "{error:#}; not unmounted. Let it go on or kill it, or detach it now: lacuna umount --lazy {name}"
+            )
+        }
+        answer => answer.is_ok_and(|answer| answer.is_some()),
+    };
+    let was_dead = !has_owner && is_dead(&dir);
+    // Asked before the unmount, so that it is known how that ends.
+    let asked = control::ask_ahead(&store, ended::QUESTION).unwrap_or(None);
+    unmount_dir(&dir, false).with_context(|| name.to_string())?;
+    utab::forget(&dir);
+    let outcome = asked
+        .and_then(|asked| asked.wait(CLOSING_IS_SLOW, || tell_why_it_takes_long(&store, &arguments.dir)));
     serve::wait_until_closed(&store)?;
     match outcome {
         Some(outcome) if outcome != ended::CLOSED => bail!("{name}: unmounted, but {outcome}"),
@@ -293,6 +300,37 @@ pub(crate) fn unmount(arguments: &UnmountArguments) -> Result<()> {
             Ok(())
         }
     }
+}
+
+/// How long closing a store takes before a word about it is due.
+const CLOSING_IS_SLOW: Duration = Duration::from_secs(5);
+
+fn tell_why_it_takes_long(store: &Path, dir: &Path) {
+    let name = dir.display();
+    complain(&match serve::dir_of(store) {
+        Ok(Some(other)) => {
+            format!(
+                "{name}: unmounted; {} is still mounted on {}, and closed with that",
+                store.display(),
+                other.display()
+            )
+        }
+        _ => format!("{name}: unmounted; waiting until {} is written and closed", store.display()),
+    });
+}
+
+/// `dir` as the kernel's table of mounts names it. Without a request to what is mounted there, which a dead process
+/// refuses, and a stopped one never answers.
+fn mount_point(dir: &Path) -> Result<PathBuf> {
+    let parent =
+        dir.parent().map(|parent| if parent.as_os_str().is_empty() { Path::new(".") } else { parent });
+    if let Some((parent, last)) = parent.zip(dir.file_name()) {
+        let named = absolute(parent)?.join(last);
+        if serve::store_mounted_on(&named)?.is_some() {
+            return Ok(named);
+        }
+    }
+    absolute(dir) // it may be a symbolic link
 }
 
 fn unmount_dir(dir: &Path, lazy: bool) -> Result<()> {

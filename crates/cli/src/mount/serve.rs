@@ -25,6 +25,7 @@ use lacuna_fuse::{
     UringTransport,
 };
 use lacuna_nvmfs::{Error, Nvmfs, OpenedVfs, VfsOptions, posix::AccessTimes};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
     iterator::Signals,
@@ -32,7 +33,7 @@ use signal_hook::{
 
 use super::{
     Arguments, Atime, Cache, Carrier, daemon, flusher, inherited, is_dead, journal, map_memory,
-    patience::Patience, recompress, reserve, threads, watch,
+    patience::Patience, recompress, reserve, threads, utab, watch,
 };
 use crate::{
     control,
@@ -102,6 +103,7 @@ fn serve(arguments: &Arguments) -> Result<()> {
     if arguments.fcta {
         make_fcta()?;
     }
+    must_have_descriptors(arguments)?;
     let mut session = mount(&service, arguments).with_context(|| arguments.dir.display().to_string())?;
     let mut unmounter = session.unmounter();
     let flusher = (!arguments.read_only).then(|| flusher::start(Arc::clone(&fs))).transpose()?;
@@ -121,6 +123,7 @@ fn serve(arguments: &Arguments) -> Result<()> {
             stop(&dir, &store, &mut unmounter, &served_by);
         }
     })?;
+    utab::note(&arguments.store, &arguments.dir);
     announce(arguments)?;
     if let Err(error) = &listener {
         log::warn!("{name}: no control socket, so info, check and metrics cannot ask this mount: {error}");
@@ -131,6 +134,9 @@ fn serve(arguments: &Arguments) -> Result<()> {
     drop((recompressor, flusher, watch, on_signal.lock().expect("nobody panics and goes on").take()));
     if served.is_err() {
         detach_dead(&arguments.dir, &arguments.store);
+    }
+    if store_mounted_on(&arguments.dir).is_ok_and(|mounted| mounted.is_none()) {
+        utab::forget(&arguments.dir);
     }
     // From here on questions are answered with `CLOSING`. Closing the store comes first: an error of the transport must
     // not keep it open.
@@ -144,6 +150,21 @@ fn serve(arguments: &Arguments) -> Result<()> {
     served.with_context(|| format!("{}: not served any more", arguments.dir.display()))?;
     log::info!("{name}: unmounted and closed");
     Ok(())
+}
+
+/// Takes as many open files as are allowed. A mount that finds too few once it serves would be gone again at once.
+fn must_have_descriptors(arguments: &Arguments) -> Result<()> {
+    let limit = getrlimit(Resource::Nofile);
+    let needed = 64 + 2 * u64::from(threads::in_all(arguments.threads.unwrap_or(1)));
+    match limit.maximum {
+        Some(most) if most < needed => {
+            bail!(
+                "{}: a mount needs {needed} open files, {most} are allowed (ulimit -n)",
+                arguments.dir.display()
+            )
+        }
+        _ => Ok(setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })?),
+    }
 }
 
 /// Whether there is no place for a file where it should be made.

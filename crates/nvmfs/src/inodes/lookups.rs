@@ -44,7 +44,9 @@ pub(super) struct Lookups {
 #[derive(Default)]
 struct Table {
     counts: HashMap<Ino, Count>,
-    /// Orphans that were freed so far.
+    /// Marked orphans whose look-ups are forgotten, and that are not freed yet.
+    freeing: u64,
+    /// Those that were freed so far.
     freed: u64,
     /// When a count was marked last.
     last_marked: Option<Instant>,
@@ -104,31 +106,43 @@ impl Lookups {
         if table.counts.capacity() > 4 * needed {
             table.counts.shrink_to(needed);
         }
+        table.freeing += u64::from(is_marked);
         if is_marked { Forgotten::Marked } else { Forgotten::Unknown }
     }
 
     /// Removes all look-ups. Returns the inodes that the caller must free.
     pub(super) fn forget_all(&self) -> Vec<Ino> {
-        let counts = std::mem::take(&mut self.table.lock().counts);
-        counts.into_iter().filter(|(_, count)| count.is_marked).map(|(ino, _)| ino).collect()
+        let mut table = self.table.lock();
+        let counts = std::mem::take(&mut table.counts);
+        let marked: Vec<_> =
+            counts.into_iter().filter(|(_, count)| count.is_marked).map(|(ino, _)| ino).collect();
+        table.freeing += marked.len() as u64;
+        marked
     }
 
-    /// A marked orphan was freed.
-    pub(super) fn note_freed(&self) {
-        self.table.lock().freed += 1;
+    /// So many marked orphans were freed, or will not be.
+    pub(super) fn note_freed(&self, orphans: usize) {
+        let mut table = self.table.lock();
+        table.freeing = table.freeing.saturating_sub(orphans as u64);
+        table.freed += orphans as u64;
         self.freed.notify_all();
     }
 
-    /// Waits until an orphan is freed, at most until `timeout` after the last mark. False if none is freed.
+    /// Waits until an orphan is freed, at most for `timeout` after the last mark, or while some are being freed. False if
+    /// none is freed.
     pub(super) fn wait_for_freed(&self, timeout: Duration) -> bool {
         let mut table = self.table.lock();
-        let Some(deadline) = table.last_marked.map(|last| last + timeout) else { return false };
+        let Some(marked) = table.last_marked else { return false };
+        let from = if table.freeing > 0 { Instant::now() } else { marked };
+        let deadline = from + timeout;
         if table.waiting >= WAITING_MAX {
             return false;
         }
         table.waiting += 1;
         let before = table.freed;
-        while table.freed == before && table.counts.values().any(|count| count.is_marked) {
+        while table.freed == before
+            && (table.freeing > 0 || table.counts.values().any(|count| count.is_marked))
+        {
             if self.freed.wait_until(&mut table, deadline).timed_out() {
                 break;
             }
@@ -179,12 +193,21 @@ mod tests {
         std::thread::scope(|scope| {
             let waits = scope.spawn(|| lookups.wait_for_freed(forever));
             while !waits.is_finished() {
-                lookups.note_freed();
+                lookups.note_freed(1);
                 std::thread::yield_now();
             }
             assert!(waits.join().unwrap());
         });
         assert_eq!(lookups.forget(ino, 1), Forgotten::Marked);
+        assert!(!lookups.wait_for_freed(Duration::from_millis(1)), "it is not freed yet");
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| lookups.wait_for_freed(forever));
+            while lookups.table.lock().waiting == 0 {
+                std::thread::yield_now();
+            }
+            lookups.note_freed(1);
+            assert!(waits.join().unwrap(), "what is about to be freed is waited for");
+        });
         assert!(!lookups.wait_for_freed(forever), "none is left");
     }
 }

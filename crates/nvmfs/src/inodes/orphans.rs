@@ -84,8 +84,10 @@ impl Inodes {
     /// Frees inodes whose look-ups are all forgotten, unless other references keep them (invariant 2 of
     /// `inodes/lookups.rs`), many in a batch. If one cannot be freed, the others still are.
     fn free_forgotten(&self, mut inos: Vec<Ino>) -> Result<()> {
+        let given = inos.len();
         inos.sort_unstable();
         inos.dedup();
+        self.lookups.note_freed(given - inos.len());
         let mut outcome = Ok(());
         for inos in inos.chunks(FREED_AT_ONCE) {
             self.preload(inos);
@@ -98,7 +100,7 @@ impl Inodes {
                 }
             }
             outcome = outcome.and(self.free_unless_kept(&nodes));
-            self.lookups.note_freed();
+            self.lookups.note_freed(inos.len());
         }
         outcome
     }

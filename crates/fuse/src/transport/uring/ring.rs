@@ -107,8 +107,13 @@ impl Entry {
                 Some(Err(Os::NOTCONN | Os::CONNABORTED)) => return Ok(false),
                 Some(Err(error)) => return Err(error.into()),
                 None => match self.ring.submit_and_wait(1) {
-                    Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
-                    _ => {}
+                    Err(error) => match Os::from_io_error(&error) {
+                        Some(Os::INTR) => {}
+                        // The kernel has no memory for it just now.
+                        Some(Os::AGAIN | Os::BUSY | Os::NOMEM) => std::thread::yield_now(),
+                        _ => return Err(error),
+                    },
+                    Ok(_) => {}
                 },
             }
         }
