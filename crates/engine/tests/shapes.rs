@@ -10,7 +10,7 @@ use std::{
 };
 
 use crate::rigs::{self, Flash, Rig};
-use lacuna_device::{BlockDevice, DirOptions, DirVfs, MemDevice, MemVfs, StreamHint, Vfs};
+use lacuna_device::{AlignedBuf, BlockDevice, DirOptions, DirVfs, MemDevice, MemVfs, StreamHint, Vfs};
 use lacuna_engine::{
     Algorithm, Direction, Durability, Error, Store, StoreOptions, Table, TableCheck, TableInfo, TableKind,
     TableOptions,
@@ -632,4 +632,71 @@ fn a_nearly_full_store_goes_on_for_ever() {
         }
         assert_eq!(check(&store).records, live.len() as u64);
     }
+}
+
+/// Bytes that the log's files take.
+fn log_takes(vfs: &dyn Vfs) -> u64 {
+    let names = vfs.list().expect("list").into_iter().filter(|name| name.starts_with("wal."));
+    let bytes = |name: String| {
+        let file = vfs.open(&name, StreamHint::Log).expect("open");
+        file.allocated(0, file.len().expect("length")).expect("allocated")
+    };
+    names.map(bytes).sum()
+}
+
+/// A block that is given back in two parts stayed: a tenth of all log that was ever written.
+#[test]
+fn log_is_given_back_to_the_last_block() {
+    const LOG_BYTES: u64 = 256 << 10;
+    for (place, vfs) in places("log_blocks").into_iter().rev() {
+        let options = || StoreOptions { log_bytes: LOG_BYTES, durability: Durability::Relaxed, ..options() };
+        let store = Store::open(vfs.clone(), options()).expect("open");
+        let table = store.create_table("t", TableOptions::default()).expect("create");
+        let log_bytes = if place == "directory" { 24 << 20 } else { 4 << 20 };
+        while store.stats().expect("stats").log.written_bytes < log_bytes {
+            let mut txn = store.begin();
+            txn.put(&table, b"k", &noise(1, 2000)).expect("put");
+            txn.commit().expect("commit");
+            store.step().expect("step");
+        }
+        let takes = log_takes(&*vfs);
+        assert!(takes < LOG_BYTES * 5 / 4, "{place}: {takes} bytes of log");
+        store.close().expect("close");
+        drop(table);
+        // As after a crash between a checkpoint and what it gives back.
+        let log = vfs.open("wal.000000", StreamHint::Log).expect("open");
+        log.write_at(0, &AlignedBuf::zeroed(1 << 20)).expect("write");
+        log.sync().expect("sync");
+        drop(log);
+        let store = Store::open(vfs.clone(), options()).expect("open");
+        let takes = log_takes(&*vfs);
+        assert!(takes < LOG_BYTES * 5 / 4, "{place}: {takes} bytes of log after it was opened");
+        store.check().expect("sound");
+        store.close().expect("close");
+    }
+}
+
+/// A batch was as long as in a large store, and refused: the store stopped, and after the next opening again.
+#[test]
+fn batches_fit_into_small_stores() {
+    let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(16 << 20));
+    let format =
+        lacuna_ftl::FormatOptions { segment_bytes: Some(256 << 10), ..lacuna_ftl::FormatOptions::default() };
+    let format = FormatOptions { ftl: format, ..FormatOptions::default() };
+    Nvmfs::format(device.clone(), &format).expect("format");
+    let mut open = Options::default();
+    open.ftl.background = false;
+    let vfs: Arc<dyn Vfs> = Arc::new(Nvmfs::open(device, open).expect("open"));
+    let store = Store::open(vfs.clone(), options()).expect("open");
+    let table = store.create_table("t", TableOptions::default().page_bytes(64 << 10)).expect("create");
+    for first in (0..2_000).step_by(20) {
+        let mut txn = store.begin();
+        for key in first..first + 20_u64 {
+            txn.put(&table, &key.to_be_bytes(), &noise(key, 600)).expect("put");
+        }
+        txn.commit().expect("commit");
+    }
+    store.checkpoint().expect("checkpoint");
+    store.check().expect("sound");
+    store.close().expect("close");
 }

@@ -56,11 +56,12 @@ impl Flusher {
     /// Slows a reader down while far more than the pool's budget is in memory, which only happens
     /// when nearly all of it is dirty. The caller holds no latch.
     pub(crate) fn throttle_memory(&self) -> Result<()> {
-        if self.pager.pool().bytes() > self.pager.pool().budget_bytes() / 4 * 5 {
-            self.throttle()
-        } else {
-            Ok(())
+        let is_far_over = || self.pager.pool().bytes() > self.pager.pool().budget_bytes() / 4 * 5;
+        if is_far_over() {
+            self.pager.pool().shrink();
         }
+        // A store that is stopped, or only read, flushes nothing, and can be read.
+        if is_far_over() && self.poison.check().is_ok() { self.throttle() } else { Ok(()) }
     }
 
     /// The work of a recovery if the store ended now.

@@ -134,7 +134,10 @@ impl Writer {
         pages.sort_by_key(|(.., protection)| protection.rank());
         let mut batch = Batch::default();
         for (frame, space, protection) in pages {
-            if batch.used > BATCH_BYTES || batch.protection.is_some_and(|others| others != protection) {
+            let is_full = batch.used > BATCH_BYTES
+                || protection == Protection::Batch
+                    && (batch.used + space.slot_bytes()) as u64 > space.file().props().atomic_bytes_max;
+            if is_full || batch.protection.is_some_and(|others| others != protection) {
                 self.write_images(flusher, &std::mem::take(&mut batch), due.cause)?;
             }
             batch.protection = Some(protection);

@@ -117,7 +117,7 @@ pub(crate) fn open(vfs: Arc<dyn Vfs>, mut options: StoreOptions) -> Result<(Arc<
     wal.wipe_behind(end)?;
     let root = Root { epoch: root.epoch + 1, ..root };
     control.write(root, true)?;
-    wal.remove_before(root.checkpoint)?;
+    wal.give_all_back(root.checkpoint)?;
     let poison = Arc::new(Poison::default());
     let log = Log::start(
         wal.clone(),

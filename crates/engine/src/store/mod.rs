@@ -271,6 +271,8 @@ impl Store {
         if engine.poison().is_read_only() {
             return Ok(());
         }
+        // What stopped it may have left a purge half done.
+        engine.poison().check()?;
         engine.purge_waiting()?;
         engine.flusher().flush_all()?;
         Ok(engine.flusher().vfs().sync()?)

@@ -350,6 +350,8 @@ impl TxnEngine {
         if let Some(keys) = self.spaces.keys() {
             keys.forget(space.id())?;
         }
+        // A write of the table's pages that failed is still under way for the pool.
+        self.poison.check()?;
         // From here on the checkpoint may pass the table's log records.
         self.pager.pool().forget_table(space.id());
         // Handles of the table keep the file open, and on most VFSs its space with it. No other component uses it.

@@ -189,7 +189,8 @@ impl LogFiles {
         Ok(())
     }
 
-    /// Frees the log from `from` to `to`, a start of a group.
+    /// Frees the log from `from` to `to`, a start of a group. A block that has bytes behind `to` as well goes with the next
+    /// part, which therefore begins with it.
     pub(crate) fn give_back(&self, from: Lsn, to: Lsn) -> Result<()> {
         let (first, mut offset) = self.segment(from);
         let (last, end) = self.segment(to);
@@ -202,6 +203,7 @@ impl LogFiles {
         let open = self.open.lock().get(&last).cloned();
         match open {
             Some(open) if open.file.props().hole_unit > 0 && offset < end => {
+                offset -= offset % u64::from(open.file.props().hole_unit);
                 match open.file.punch(offset, end - offset) {
                     // The space is freed with the file.
                     Err(
@@ -216,12 +218,12 @@ impl LogFiles {
         }
     }
 
-    /// Removes the files before that of `at`. A power cut may have brought them back.
-    pub(crate) fn remove_before(&self, at: Lsn) -> Result<()> {
+    /// Frees all log before `at`: a crash may have come between the checkpoint and that, or brought files back.
+    pub(crate) fn give_all_back(&self, at: Lsn) -> Result<()> {
         let first = self.segment(at).0;
         loop {
             let Some(segment) = self.open.lock().range(..first).next().map(|(segment, _)| *segment) else {
-                return Ok(());
+                return self.give_back(Lsn(first * self.segment_bytes), at);
             };
             self.vfs.remove(&file_name(segment))?;
             self.open.lock().remove(&segment);

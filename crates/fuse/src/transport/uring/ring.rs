@@ -106,15 +106,15 @@ impl Entry {
                 // Unmounted, or aborted through /sys/fs/fuse.
                 Some(Err(Os::NOTCONN | Os::CONNABORTED)) => return Ok(false),
                 Some(Err(error)) => return Err(error.into()),
-                None => match self.ring.submit_and_wait(1) {
-                    Err(error) => match Os::from_io_error(&error) {
+                None => {
+                    let Err(error) = self.ring.submit_and_wait(1) else { continue };
+                    match Os::from_io_error(&error) {
                         Some(Os::INTR) => {}
                         // The kernel has no memory for it just now.
                         Some(Os::AGAIN | Os::BUSY | Os::NOMEM) => std::thread::yield_now(),
                         _ => return Err(error),
-                    },
-                    Ok(_) => {}
-                },
+                    }
+                }
             }
         }
     }
