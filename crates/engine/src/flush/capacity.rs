@@ -4,7 +4,8 @@
 //! refused while less is free than accepted work may come to need: the log up to its limit, and the largest allowed
 //! number of dirty pages, rewritten at their full size. Deletes need log before they free space. They are refused only
 //! when the pages that are dirty now, at their full size, and a little log, would no longer fit even after everything
-//! was flushed and the log freed. Pages whose images are small may all become large: after [`crate::Store::alter_table`].
+//! was flushed and the log freed, which is done while there still is space for it. Pages whose images are small may all
+//! become large: after [`crate::Store::alter_table`].
 //! Rewriting them for that ([`crate::Store::optimize`]) keeps the same distance. Before a new record is refused, deleted
 //! records are purged and, now and then, everything is flushed: freed pages thereby become holes, and count as free
 //! again. Nothing is flushed for space unless all that is dirty fits, since a flush without space stops the store. In
@@ -50,8 +51,9 @@ pub(crate) struct Capacity {
     pub(super) dirty_bytes_max: u64,
     /// Reads in a replay of pages dirty and on their way, beyond which writers wait.
     pub(super) reads_max: u64,
-    /// End of the log when everything was last flushed for a writer without space.
+    /// End of the log when everything was last flushed for a writer without space, and for one that deletes.
     flushed_at: AtomicU64,
+    flushed_for_deletes_at: AtomicU64,
 }
 
 impl Capacity {
@@ -66,6 +68,7 @@ impl Capacity {
             dirty_bytes_max,
             reads_max: replay_cost::reads_max(options.replay_time, options.log_bytes),
             flushed_at: AtomicU64::new(0),
+            flushed_for_deletes_at: AtomicU64::new(0),
         }
     }
 
@@ -172,9 +175,14 @@ impl Flusher {
         self.free_bytes() >= self.dirty_need()
     }
 
-    /// Whether enough was logged since the last flush for space that another flush may free some.
-    fn may_flush_for_space(&self) -> bool {
-        let (end, last) = (self.pager.log().end_hint(), &self.capacity.flushed_at);
+    /// Whether there is so little space that a flush, which gives back what the log takes, may not be possible much longer.
+    fn may_soon_not_flush(&self) -> bool {
+        self.free_bytes() < self.options.log_bytes / 4 + self.dirty_need()
+    }
+
+    /// Whether enough was logged since the last flush for space, at `last`, that another one may free some.
+    fn may_flush_for_space(&self, last: &AtomicU64) -> bool {
+        let end = self.pager.log().end_hint();
         let before = last.load(Ordering::Relaxed);
         let is_due = end.saturating_sub(before) > MEASURE_BYTES;
         is_due && last.compare_exchange(before, end, Ordering::Relaxed, Ordering::Relaxed).is_ok()
@@ -198,13 +206,21 @@ impl Flusher {
     /// Refuses a write that there is no space for. `purge` removes records that were deleted and that no view needs.
     pub(crate) fn admit(&self, is_delete: bool, purge: impl FnOnce() -> Result<()>) -> Result<()> {
         self.measure_if_due()?;
+        if is_delete
+            && self.may_soon_not_flush()
+            && self.may_flush()
+            && self.may_flush_for_space(&self.capacity.flushed_for_deletes_at)
+        {
+            self.flush_all()?;
+            self.measure_capacity()?;
+        }
         let allowed = if is_delete { Level::DeletesOnly } else { Level::Plenty };
         if self.capacity_level() > allowed {
             // What is known may be old.
             self.measure_capacity()?;
         }
         if self.capacity_level() > allowed && self.may_flush() {
-            if is_delete || self.may_flush_for_space() {
+            if is_delete || self.may_flush_for_space(&self.capacity.flushed_at) {
                 if !is_delete && !is_broken(Rule::RefusedAfterPurge) {
                     // Deleted records take their space until they are purged.
                     purge()?;
