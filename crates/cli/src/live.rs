@@ -1,6 +1,6 @@
 //! The answers of a mounted store on its control socket.
 
-use std::{fmt::Write, num::NonZeroU64, os::unix::fs::MetadataExt, sync::Arc};
+use std::{fmt::Write, num::NonZeroU64, ops::ControlFlow, os::unix::fs::MetadataExt, sync::Arc};
 
 use lacuna_device::Vfs;
 use lacuna_ftl::{Stats, StreamStats};
@@ -9,10 +9,11 @@ use lacuna_nvmfs::{CheckDepth, Compression, Limits, Nvmfs, UserQuota};
 use serde_json::{Value, json};
 
 use crate::{
-    control::{Answerer, CLOSING},
+    control::{Answerer, CLOSING, Tell},
     ended::{self, Ended},
     files, grow,
     printable::one_line,
+    progress::{self, Shown},
     quota, scrub,
     table_info::add_closed_tables,
 };
@@ -41,7 +42,11 @@ pub(crate) fn answerer(facts: Facts, service: &Arc<Service>) -> Arc<Answerer> {
         match question.split_once(' ').unwrap_or((question, "")) {
             ("ping", "") => Ok(String::new()),
             ("info", "") => Ok(info(&facts, &service).to_string()),
-            ("check", "") => check(service.fs()),
+            ("check", "") => {
+                let fs = Arc::clone(service.fs());
+                drop(service);
+                check(&fs, &|| mounted.strong_count() > 0, tell)
+            }
             ("metrics", "") => Ok(metrics(&facts, &service)),
             ("grow", size) => grow::answer(service.fs(), size),
             ("quota", change) => quota::answer(service.fs(), change),
@@ -152,9 +157,17 @@ fn info(facts: &Facts, service: &Service) -> Value {
     info
 }
 
-/// One line for each thing found wrong; empty for a sound store.
-fn check(fs: &Nvmfs) -> Result<String, String> {
-    let report = fs.check(CheckDepth::Payload).map_err(|error| error.to_string())?;
+/// One line for each thing found wrong; empty for a sound store. Changes of names wait for it, so it ends with the mount,
+/// and when its client has gone.
+fn check(fs: &Nvmfs, is_mounted: &dyn Fn() -> bool, tell: Tell<'_>) -> Result<String, String> {
+    let mut shown = Shown::default();
+    let report = fs.check_reporting(CheckDepth::Payload, |progress| {
+        match is_mounted() && (!shown.is_due() || tell(&progress::text(progress))) {
+            true => ControlFlow::Continue(()),
+            false => ControlFlow::Break(()),
+        }
+    });
+    let report = report.map_err(|error| error.to_string())?;
     Ok(report.findings.iter().fold(String::new(), |text, finding| text + &one_line(&finding.message) + "\n"))
 }
 

@@ -1,6 +1,9 @@
 //! Progress of long work, on standard error.
 
-use std::time::{Duration, Instant};
+use std::{
+    ops::ControlFlow,
+    time::{Duration, Instant},
+};
 
 use lacuna_nvmfs::Progress;
 
@@ -29,16 +32,17 @@ impl Shown {
     }
 
     /// Returns a callback that shows the progress passed to it.
-    pub(crate) fn told(mut self) -> impl FnMut(Progress) {
+    pub(crate) fn told(mut self) -> impl FnMut(Progress) -> ControlFlow<()> {
         move |progress| {
             if self.is_due() {
                 eprintln!("{}", text(progress));
             }
+            ControlFlow::Continue(())
         }
     }
 }
 
-fn text(Progress { what, done, expected }: Progress) -> String {
+pub(crate) fn text(Progress { what, done, expected }: Progress) -> String {
     let percent = done.min(expected) as f64 * 100.0 / expected.max(1) as f64;
     format!("{what}: {percent:.0}% of {expected}")
 }

@@ -10,6 +10,9 @@ pub enum Error {
     /// The device failed; it names itself.
     #[error(transparent)]
     Device(#[from] device::Error),
+    /// Whoever is told of the progress of long work asked to end it.
+    #[error("ended before it was complete")]
+    Interrupted,
     /// The device holds no store.
     #[error("{device}: not a Lacuna store: {reason}")]
     NotAStore {
@@ -152,6 +155,11 @@ impl Error {
     pub(crate) fn is_damage(&self) -> bool {
         matches!(self, Error::Corrupt { .. } | Error::Device(_))
     }
+
+    /// Whether long work goes on, by what it was told.
+    pub(crate) fn unless_ended(told: std::ops::ControlFlow<()>) -> Result<()> {
+        if told.is_continue() { Ok(()) } else { Err(Error::Interrupted) }
+    }
 }
 
 /// Result of this crate.
@@ -177,6 +185,9 @@ impl From<Error> for device::Error {
             }
             Error::Locked { device } => {
                 device::Error::Unsupported { what: device, operation: "data, opened without its key" }
+            }
+            Error::Interrupted => {
+                device::Error::Unsupported { what: "ftl".into(), operation: "check, ended" }
             }
             Error::NotAStore { .. }
             | Error::Key { .. }

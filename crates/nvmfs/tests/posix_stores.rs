@@ -3,6 +3,7 @@
 
 use std::{
     cell::Cell,
+    ops::ControlFlow,
     sync::{
         atomic::{AtomicI64, Ordering::SeqCst},
         mpsc,
@@ -410,6 +411,7 @@ fn who_waits_for_a_check_keeps_nobody_waiting() {
                 if progress.what == "inodes" && reads.send(()).is_ok() {
                     let _ = may_go_on.recv();
                 }
+                ControlFlow::Continue(())
             };
             assert!(vfs.check_reporting(CheckDepth::Payload, told).unwrap().is_clean());
         });
@@ -461,6 +463,7 @@ fn a_check_keeps_no_times_from_being_stored() {
                 if progress.what == "inodes" && reads.send(()).is_ok() {
                     let _ = may_go_on.recv();
                 }
+                ControlFlow::Continue(())
             };
             vfs.check_reporting(CheckDepth::Payload, told).unwrap()
         });

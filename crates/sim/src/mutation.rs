@@ -88,7 +88,7 @@ fn judge(status: Option<ExitStatus>, said: &str) -> Outcome {
         };
     }
     let mut panics = panics(said);
-    match panics.clone().find(|(place, message)| is_of_tests(place) || message.starts_with("invariant ")) {
+    match panics.clone().find(|(place, message)| is_of_tests(place) || is_assertion(message)) {
         Some((place, message)) if status.code() == Some(FAILED) => {
             Outcome::Asserted(format!("{place}: {message}"))
         }
@@ -97,6 +97,11 @@ fn judge(status: Option<ExitStatus>, said: &str) -> Outcome {
             None => format!("{status} without a panic"),
         }),
     }
+}
+
+/// An invariant that a crate asserts itself, or threads that a scheduler finds asleep for ever.
+fn is_assertion(message: &str) -> bool {
+    message.starts_with("invariant ") || message.starts_with("deadlock! ")
 }
 
 /// The place of each panic in the output of a test, and the first line of its message.

@@ -238,6 +238,18 @@ impl Checkpointer {
             && self.map.is_unpinned(segment)
     }
 
+    /// Segments that a check keeps from being used anew, and nothing else does.
+    pub(crate) fn map_segments_pinned(&self, log: &Log, map: &Map) -> usize {
+        let open = log.checkpoints().position().map(|position| position.segment);
+        let is_left = |segment: &SegNo| {
+            map.leaf_bytes(*segment) == 0
+                && !log.checkpoints().refers_to(*segment)
+                && Some(*segment) != open
+                && !self.map.is_unpinned(*segment)
+        };
+        log.in_state(State::Checkpoint).filter(is_left).count()
+    }
+
     /// Frees the segments of leaves and checkpoints that nothing refers to, with the maintenance lock held.
     pub(super) fn reclaim_map(&self) {
         let reusable: Vec<_> = {

@@ -95,7 +95,9 @@ mod tests {
             assert!(is_stopped(store.reader.read(Lba(0), &mut [0; 512])));
             let all = |at| (at == 0).then_some(0..1 << 40);
             assert!(is_stopped(store.verifier.sweep_sectors(&all, 1 << 20, |_, _| {})));
-            assert!(is_stopped(store.verifier.check(CheckDepth::Structure, &mut |_| {}).map(drop)));
+            assert!(is_stopped(
+                store.verifier.check(CheckDepth::Structure, &mut |_| ControlFlow::Continue(())).map(drop)
+            ));
             assert!(is_stopped(store.verifier.scrub(|_| ControlFlow::Continue(())).map(drop)));
             drop(store);
             ended.send(()).unwrap();

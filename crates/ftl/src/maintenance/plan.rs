@@ -71,7 +71,7 @@ impl Maintenance {
         if waiting.checkpoint >= self.worth_retaining(log) && self.may_retain(log) {
             return Some(Plan::RetainedSummaries);
         }
-        let gain = waiting.checkpoint + self.checkpoint_shrinks_by(log);
+        let gain = waiting.checkpoint + self.checkpoint_shrinks_by(log, map);
         if gain >= missing.max(self.pace(log)) {
             return Some(Plan::Checkpoint);
         }
@@ -81,15 +81,15 @@ impl Maintenance {
         if waiting.flush > 0 || log.sealed_tails() {
             return Some(Plan::Flush);
         }
-        self.plan_for_young(log, waiting.checkpoint)
+        self.plan_for_young(log, map, waiting.checkpoint)
     }
 
     /// The work that frees `waiting` dead segments that no checkpoint covers, or surplus segments of the map.
-    fn plan_for_young(&self, log: &Log, waiting: usize) -> Option<Plan> {
+    fn plan_for_young(&self, log: &Log, map: &Map, waiting: usize) -> Option<Plan> {
         if waiting > 0 && self.may_retain(log) {
             return Some(Plan::RetainedSummaries);
         }
-        (waiting + self.checkpoint_shrinks_by(log) > 0).then_some(Plan::Checkpoint)
+        (waiting + self.checkpoint_shrinks_by(log, map) > 0).then_some(Plan::Checkpoint)
     }
 
     /// Free segments beyond the reserves before work is due, and dead ones for which a flush is due. All
@@ -118,8 +118,14 @@ impl Maintenance {
     }
 
     /// Segments of the map that a checkpoint now would free.
-    fn checkpoint_shrinks_by(&self, log: &Log) -> usize {
-        log.map_segments().saturating_sub(self.volume.space().map_segments_max(log.peak_weight()))
+    fn checkpoint_shrinks_by(&self, log: &Log, map: &Map) -> usize {
+        let surplus =
+            log.map_segments().saturating_sub(self.volume.space().map_segments_max(log.peak_weight()));
+        match surplus {
+            0 => 0,
+            // Another checkpoint would leave them behind again.
+            surplus => surplus.saturating_sub(self.checkpointer.map_segments_pinned(log, map)),
+        }
     }
 
     /// Free segments below which work is due.
@@ -195,7 +201,7 @@ impl Maintenance {
     fn plan_without_moving(&self, log: &Log, map: &Map) -> Option<Plan> {
         let waiting = self.reuse.waiting(log, map);
         match waiting.flush {
-            0 => self.plan_for_young(log, waiting.checkpoint),
+            0 => self.plan_for_young(log, map, waiting.checkpoint),
             _ => Some(Plan::Flush),
         }
     }

@@ -342,14 +342,18 @@ impl Ftl {
     /// # Errors
     /// Only when the device cannot be read at all; all findings are in the report.
     pub fn check(&self, depth: CheckDepth) -> Result<Report> {
-        self.check_with_progress(depth, |_| {})
+        self.check_with_progress(depth, |_| ControlFlow::Continue(()))
     }
 
-    /// As [`Ftl::check`], and periodically reports its progress.
+    /// As [`Ftl::check`], and periodically reports its progress, which may end it.
     ///
     /// # Errors
-    /// As [`Ftl::check`].
-    pub fn check_with_progress(&self, depth: CheckDepth, mut report: impl FnMut(Progress)) -> Result<Report> {
+    /// As [`Ftl::check`]; [`Error::Interrupted`] if `report` ends it.
+    pub fn check_with_progress(
+        &self,
+        depth: CheckDepth,
+        mut report: impl FnMut(Progress) -> ControlFlow<()>,
+    ) -> Result<Report> {
         self.store.verifier.check(depth, &mut report)
     }
 

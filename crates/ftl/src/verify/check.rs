@@ -3,10 +3,10 @@
 //! Memory: some 100 bytes for each leaf of the map, so about one for each extent; what the verification of all
 //! chunks takes (`sweep`); and the findings.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, ops::ControlFlow};
 
 use crate::{
-    CheckDepth, Finding, Progress, Report, Result, Seq,
+    CheckDepth, Error, Finding, Progress, Report, Result, Seq,
     addr::SegNo,
     format::{COUNTER_MAX, Extent, Life, Live, RECORDS_START, SegmentHeader, Superblock},
     log::{Claim, Log, State},
@@ -28,7 +28,7 @@ const LEAVES_AT_ONCE: usize = 1 << 10;
 const PIECE_BYTES: usize = 4 << 20;
 
 /// Receives the progress of a check.
-type ReportProgress<'a> = &'a mut dyn FnMut(Progress);
+type ReportProgress<'a> = &'a mut dyn FnMut(Progress) -> ControlFlow<()>;
 
 impl Verifier {
     /// See [`crate::Ftl::check`].
@@ -119,7 +119,8 @@ impl Verifier {
         let mut recount = Recount::new(self.volume.space().segments);
         let mut is_whole = true;
         for (leaves, done) in map.leaves.chunks(LEAVES_AT_ONCE).zip((0..).step_by(LEAVES_AT_ONCE)) {
-            progress(Progress { what: "leaves of the map", done, expected: map.leaves.len() as u64 });
+            let expected = map.leaves.len() as u64;
+            Error::unless_ended(progress(Progress { what: "leaves of the map", done, expected }))?;
             let mut read = self.read_leaves(leaves, depth)?;
             for leaf in leaves {
                 let read = read.remove(&leaf.span.start).and_then(|read| sound_leaf(leaf, read, report));
@@ -173,7 +174,7 @@ impl Verifier {
         let mut sweep = Sweep::new(&self.reader, &everything, PIECE_BYTES);
         let mut goes_on = true;
         while goes_on {
-            progress(Progress { what: "extents", done, expected });
+            Error::unless_ended(progress(Progress { what: "extents", done, expected }))?;
             goes_on = sweep.step(|swept| {
                 let Swept::Extent((lba, extent), verified) = swept else { return };
                 done += 1;
@@ -197,7 +198,7 @@ impl Verifier {
         let headers = headers.map(|headers| headers.found).unwrap_or_default();
         for segment in (1..self.volume.space().segments as u32).map(SegNo) {
             let (done, expected) = (segment.0.into(), self.volume.space().segments as u64);
-            progress(Progress { what: "segments", done, expected });
+            Error::unless_ended(progress(Progress { what: "segments", done, expected }))?;
             match self.check_summary(segment, &headers, report) {
                 Err(error) if error.is_damage() => {
                     let message = format!("segment {}: {error}", segment.0);

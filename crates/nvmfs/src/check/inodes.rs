@@ -8,6 +8,7 @@ use lacuna_ftl::{CheckDepth, Lba, Progress};
 use super::{
     Checker, OnProgress, Report,
     seen::{Damaged, Seen, SeenInodes},
+    unless_ended,
 };
 use crate::{
     error::{Error, Result},
@@ -111,7 +112,8 @@ impl Checker<'_> {
         let mut first = 0;
         let expected = self.volume.ftl().extents(rest.clone())?;
         loop {
-            progress(Progress { what: "inodes", done: seen.sound.len() as u64, expected });
+            let done = seen.sound.len() as u64;
+            unless_ended(progress(Progress { what: "inodes", done, expected }))?;
             let lbas = self.next_sectors(&mut rest, at_once)?;
             let is_last = lbas.len() < at_once;
             let until = lbas.last().filter(|_| !is_last).map_or(u64::MAX, |last| Ino::of(*last).1 + 1);

@@ -21,7 +21,7 @@ mod inodes;
 mod names;
 mod seen;
 
-use std::cell::Cell;
+use std::{cell::Cell, ops::ControlFlow};
 
 use lacuna_ftl::{CheckDepth, Finding, Lba, Progress};
 
@@ -37,7 +37,11 @@ use crate::{
 const SECTORS_AT_ONCE: usize = 1 << 20;
 
 /// Receives reports of progress.
-type OnProgress<'a> = &'a mut dyn FnMut(Progress);
+type OnProgress<'a> = &'a mut dyn FnMut(Progress) -> ControlFlow<()>;
+
+fn unless_ended(told: ControlFlow<()>) -> Result<()> {
+    if told.is_continue() { Ok(()) } else { Err(lacuna_ftl::Error::Interrupted.into()) }
+}
 
 /// Result of [`Nvmfs::check`](crate::Nvmfs::check).
 #[derive(Clone, Debug, Default)]

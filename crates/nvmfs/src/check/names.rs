@@ -5,7 +5,7 @@ use std::{cell::Cell, ops::Range};
 use lacuna_device::SECTOR;
 use lacuna_ftl::{self as ftl, Lba, Progress};
 
-use super::{Checker, OnProgress, Report, seen::SeenInodes};
+use super::{Checker, OnProgress, Report, seen::SeenInodes, unless_ended};
 use crate::{
     error::Result,
     format::{Bucket, Dirent, FileKind, Ino, Slot},
@@ -70,7 +70,7 @@ impl Checker<'_> {
         let mut directories: Vec<Ino> = seen.directories.iter().map(|directory| directory.ino).collect();
         let mut done = 0;
         let expected = seen.names_expected();
-        progress(Progress { what: "names", done, expected });
+        unless_ended(progress(Progress { what: "names", done, expected }))?;
         while !directories.is_empty() {
             let region = |at: Lba| {
                 let next = directories.partition_point(|directory| directory.region().end <= at);
@@ -86,7 +86,10 @@ impl Checker<'_> {
                 }
                 done += 1;
                 if done % REPORTED_AFTER == 0 {
-                    progress(Progress { what: "names", done: done.min(expected), expected });
+                    let told = progress(Progress { what: "names", done: done.min(expected), expected });
+                    if let Err(error) = unless_ended(told) {
+                        outcome = Err(error);
+                    }
                 }
             });
             // They arrived in the order of the device.

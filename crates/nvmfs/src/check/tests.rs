@@ -1,6 +1,6 @@
 //! The check finds exactly what was broken, in one order, however many sectors it reads together and wherever they lie.
 
-use std::sync::Arc;
+use std::{ops::ControlFlow, sync::Arc};
 
 use lacuna_device::{BlockDevice, MemDevice, SECTOR};
 use lacuna_ftl::{CheckDepth, Lba, Op, Stream, Work};
@@ -142,8 +142,10 @@ impl World {
     /// The findings when this many sectors are read together.
     fn findings(&self, at_once: usize) -> Vec<String> {
         let mut report = Report::default();
-        check_files(self.vfs.layers().inodes(), CheckDepth::Payload, at_once, &mut report, &mut |_| {})
-            .unwrap();
+        check_files(self.vfs.layers().inodes(), CheckDepth::Payload, at_once, &mut report, &mut |_| {
+            ControlFlow::Continue(())
+        })
+        .unwrap();
         report.findings.into_iter().map(|finding| finding.message).collect()
     }
 
@@ -458,7 +460,11 @@ fn it_takes_few_reads() {
     let vfs = open();
     let before = device.stats().reads;
     let mut told = Vec::new();
-    let report = vfs.check_reporting(CheckDepth::Payload, |progress| told.push(progress)).unwrap();
+    let report = vfs.check_reporting(CheckDepth::Payload, |progress| {
+        told.push(progress);
+        ControlFlow::Continue(())
+    });
+    let report = report.unwrap();
     let reads = device.stats().reads - before;
     assert!(report.is_clean() && report.files == FILES, "{report:?}");
     assert!(reads < FILES / 10, "{reads} reads for {FILES} files");
@@ -466,4 +472,12 @@ fn it_takes_few_reads() {
         assert!(told.iter().any(|progress| progress.what == what), "{what}: {told:?}");
     }
     assert!(told.iter().all(|progress| progress.done <= progress.expected), "{told:?}");
+    for what in ["leaves of the map", "extents", "segments", "inodes", "names"] {
+        let ends = |progress: Progress| match progress.what == what {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        };
+        let ended = vfs.check_reporting(CheckDepth::Payload, ends).unwrap_err();
+        assert!(ended.to_string().contains("ended before"), "{what}: {ended}");
+    }
 }

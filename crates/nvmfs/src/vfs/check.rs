@@ -1,6 +1,9 @@
 //! The check of a file system, and which file a sector of the store belongs to.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::ControlFlow,
+};
 
 use lacuna_device::{SECTOR, StreamHint, Vfs};
 use lacuna_ftl::{CheckDepth, Lba, Progress};
@@ -20,14 +23,18 @@ impl Nvmfs {
     /// # Errors
     /// Only failures of the check itself. All findings are in the report.
     pub fn check(&self, depth: CheckDepth) -> Result<Report> {
-        self.check_reporting(depth, |_| {})
+        self.check_reporting(depth, |_| ControlFlow::Continue(()))
     }
 
-    /// As [`Nvmfs::check`], and periodically reports progress. `report` must not use the file system.
+    /// As [`Nvmfs::check`], and periodically reports progress, which may end it. `report` must not use the file system.
     ///
     /// # Errors
-    /// As [`Nvmfs::check`].
-    pub fn check_reporting(&self, depth: CheckDepth, mut report: impl FnMut(Progress)) -> Result<Report> {
+    /// As [`Nvmfs::check`]; [`lacuna_ftl::Error::Interrupted`] if `report` ends it.
+    pub fn check_reporting(
+        &self,
+        depth: CheckDepth,
+        mut report: impl FnMut(Progress) -> ControlFlow<()>,
+    ) -> Result<Report> {
         check::check(self.layers.inodes(), depth, &mut report)
     }
 }
