@@ -304,11 +304,8 @@ mod tests {
             ("/s /d -o allow_other", false, Ok("lacuna mount --allow-other -- /s /d")),
             ("/s /d -o log_device=/dev/dax0.0", false, Ok("lacuna mount --log-device=/dev/dax0.0 -- /s /d")),
             ("/s /d -o map_memory=1G,sync", false, Ok("lacuna mount --map-memory=1G --sync -- /s /d")),
-            (
-                "/s /d -o cache,cache=writeback",
-                false,
-                Ok("lacuna mount --cache=auto --cache=writeback -- /s /d"),
-            ),
+            ("/s /d -o cache,cache=writeback", false, Ok("lacuna mount --cache=writeback -- /s /d")),
+            ("/s /d -o sync,dirsync", false, Ok("lacuna mount --sync -- /s /d")),
             ("/s /d -o chunk_cache=64M", false, Ok("lacuna mount --chunk-cache=64M -- /s /d")),
             ("/s /d -o root_reserve=10%", false, Ok("lacuna mount --root-reserve=10% -- /s /d")),
             ("/s /d -o compress=zstd:3", false, Ok("lacuna mount --compress=zstd:3 -- /s /d")),
