@@ -8,6 +8,7 @@
 use std::{
     path::Path,
     process::{Command, Stdio},
+    thread,
 };
 
 /// Where distributions have helpers.
@@ -17,11 +18,18 @@ fn is_wanted() -> bool {
     rustix::process::geteuid().is_root() && HELPERS.iter().any(|helper| Path::new(helper).exists())
 }
 
-/// Notes that `store` is mounted on `dir`, if there is a helper.
+/// Notes that `store` is mounted on `dir`, if there is a helper. Nobody waits for it: whatever mount(8) asks about the
+/// directory is answered once the mount is served.
 pub(super) fn note(store: &Path, dir: &Path) {
     if is_wanted() {
-        let options = ["-i", "-f", "-t", "fuse.lacuna", "-o", "x-lacuna.helper", "--"];
-        run(Command::new("mount").args(options).args([store, dir]), dir);
+        let (store, dir) = (store.to_owned(), dir.to_owned());
+        let noting = thread::Builder::new().name("utab".into()).spawn(move || {
+            let options = ["-i", "-f", "-t", "fuse.lacuna", "-o", "x-lacuna.helper", "--"];
+            run(Command::new("mount").args(options).args([&store, &dir]), &dir);
+        });
+        if let Err(error) = noting {
+            log::info!("umount(8) is not told to call its helper: {error}");
+        }
     }
 }
 

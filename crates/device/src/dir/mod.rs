@@ -99,19 +99,25 @@ impl DirVfs {
             .map_err(|errno| error("open the directory", errno.into()))?;
         let was_there = rustix::fs::statat(&directory, LOCK_NAME, AtFlags::SYMLINK_NOFOLLOW).is_ok();
         let lock = loop {
-            let opened = PositionalFile::open_in(
-                &directory,
-                Path::new(LOCK_NAME),
-                name.clone(),
-                OFlags::RDWR | OFlags::CREATE | NO_OTHER_KINDS,
-            );
-            let lock = match opened.and_then(PositionalFile::in_sectors) {
-                Ok(lock) => lock,
-                Err(source) if options.read_only && source.kind() == io::ErrorKind::ReadOnlyFilesystem => {
+            let open = |flags| {
+                let opened = PositionalFile::open_in(
+                    &directory,
+                    Path::new(LOCK_NAME),
+                    name.clone(),
+                    flags | NO_OTHER_KINDS,
+                );
+                opened.and_then(PositionalFile::in_sectors)
+            };
+            let mut opened = open(OFlags::RDWR | OFlags::CREATE);
+            if options.read_only && is_read_only_place(&opened) {
+                // Others may write there by another mount, and then it is locked.
+                opened = open(OFlags::RDONLY);
+                if opened.as_ref().is_err_and(|source| source.kind() == io::ErrorKind::NotFound) {
                     break None;
                 }
-                Err(source) => return Err(error(&format!("create {LOCK_NAME} in the directory"), source)),
-            };
+            }
+            let lock =
+                opened.map_err(|source| error(&format!("create {LOCK_NAME} in the directory"), source))?;
             // It is probed for holes, which must not cost anybody's data.
             must_be_regular(&lock.file, Some(0)).map_err(|source| error(LOCK_NAME, source))?;
             match rustix::fs::flock(&lock.file, FlockOperation::NonBlockingLockExclusive) {
@@ -132,7 +138,7 @@ impl DirVfs {
             io_align: SECTOR as u32,
             ordered: false,
         };
-        if let Some(lock) = &lock {
+        if let Some(lock) = lock.as_ref().filter(|_| !options.read_only) {
             props.atomic_writes =
                 lock.atomic_writes().map_err(|source| error("probe for atomic writes", source))?;
             props.hole_unit = hole_unit(&lock.file).map_err(|source| error("probe for holes", source))?;
@@ -239,6 +245,10 @@ impl Drop for DirVfs {
         }
         let _ = rustix::fs::flock(&lock.file, FlockOperation::Unlock);
     }
+}
+
+fn is_read_only_place(opened: &io::Result<PositionalFile>) -> bool {
+    opened.as_ref().is_err_and(|source| source.kind() == io::ErrorKind::ReadOnlyFilesystem)
 }
 
 /// Refuses what is no regular file (invariant 2), or has another length.

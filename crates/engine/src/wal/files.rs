@@ -64,7 +64,9 @@ impl LogFiles {
     pub(crate) fn open(vfs: Arc<dyn Vfs>, segment_bytes: u64, salt: Salt) -> Result<LogFiles> {
         let mut open = BTreeMap::new();
         for name in vfs.list()? {
-            if let Some(segment) = parse_file_name(&name) {
+            // No log comes so far.
+            let is_possible = |segment: &u64| *segment < COUNTER_MAX / segment_bytes;
+            if let Some(segment) = parse_file_name(&name).filter(is_possible) {
                 let file = vfs.open(&name, StreamHint::Log)?;
                 let bytes = file.len()?;
                 open.insert(segment, Open { file, bytes });

@@ -29,7 +29,7 @@ use std::{collections::VecDeque, sync::Arc};
 use crate::{
     Result, Seq,
     addr::SegNo,
-    format::{FRAME_BYTES, Life},
+    format::{FRAME_BYTES, Life, LogHeader},
     log::{Log, flushes::Flushes, journal::Journal, tail::AppendedPart},
     media::ring::{Mark, Part, Place, Ring},
     mutant::{Rule, is_broken},
@@ -205,25 +205,23 @@ impl Log {
 }
 
 impl Journal {
-    /// Says on the log device that this epoch is about to begin; `mark` is what its newest header says.
-    pub(crate) fn announce(&self, ring: &Ring, mark: &mut Mark) -> Result<()> {
+    /// Says on the log device, with the newest `header`, that this epoch is about to begin.
+    pub(crate) fn announce(&self, ring: &Ring, header: &mut LogHeader) -> Result<()> {
         let mut log = self.lock();
         let epoch = log.epoch();
-        let put = MutexGuard::unlocked(&mut log, || ring.announce(mark, epoch));
+        let put = MutexGuard::unlocked(&mut log, || ring.announce(header, epoch));
         put.map_err(|error| self.poison(&mut log, error))
     }
 
-    /// From now on flushes go to `ring`, whose newest header says `found`. Makes headers of this epoch durable first, so
+    /// From now on flushes go to `ring`, whose newest header has number `sequence`. Makes headers of this epoch durable first, so
     /// that no frame of an older one counts.
-    pub(crate) fn begin_logging(&self, ring: Ring, found: Mark) -> Result<()> {
+    pub(crate) fn begin_logging(&self, ring: Ring, sequence: u64) -> Result<()> {
         let ring = Arc::new(ring);
         let mut log = self.lock();
         self.check_failure(&mut log)?;
         assert_eq!(log.durable.batches, log.last.batches, "invariant 1: all is settled when logging begins");
         let (epoch, settled_seq) = (log.epoch(), log.last.batches);
-        let sequence = found.sequence;
-        let mark =
-            Mark { sequence: sequence + 2, epoch, settled_seq, opening: found.opening, ..Mark::default() };
+        let mark = Mark { sequence: sequence + 2, epoch, settled_seq, opening: epoch, ..Mark::default() };
         // Both, so that damage to one of them does not void this epoch's frames.
         let put = MutexGuard::unlocked(&mut log, || {
             ring.put_mark(Mark { sequence: sequence + 1, ..mark })?;

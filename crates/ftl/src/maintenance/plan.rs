@@ -117,15 +117,20 @@ impl Maintenance {
         log.checkpoints().retained_bytes() < (map_bytes / 2).max(self.volume.space().segment_bytes as u64 / 2)
     }
 
-    /// Segments of the map that a checkpoint now would free.
-    fn checkpoint_shrinks_by(&self, log: &Log, map: &Map) -> usize {
-        let surplus =
-            log.map_segments().saturating_sub(self.volume.space().map_segments_max(log.peak_weight()));
-        match surplus {
-            0 => 0,
-            // Another checkpoint would leave them behind again.
-            surplus => surplus.saturating_sub(self.checkpointer.map_segments_pinned(log, map)),
+    /// Segments of the map beyond those that the last checkpoint needs: how many the next one would free, and how many
+    /// it would leave behind again, because a check reads the map that was there.
+    pub(super) fn map_surplus(&self, log: &Log, map: &Map) -> (usize, usize) {
+        match log.map_segments().saturating_sub(self.volume.space().map_segments_max(log.peak_weight())) {
+            0 => (0, 0),
+            surplus => {
+                let pinned = self.checkpointer.map_segments_pinned(log, map).min(surplus);
+                (surplus - pinned, pinned)
+            }
         }
+    }
+
+    fn checkpoint_shrinks_by(&self, log: &Log, map: &Map) -> usize {
+        self.map_surplus(log, map).0
     }
 
     /// Free segments below which work is due.

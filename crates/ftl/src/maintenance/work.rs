@@ -47,8 +47,8 @@ impl Maintenance {
                 let plan = self.plan(&mut log, &map, &mut collecting, target);
                 // A reader, or a check, may pin a segment that could be freed. It waits for no other thread, so it
                 // will be gone soon; and what a checkpoint then finds of the map, the next plan counts again.
-                let is_pinned = self.reuse.waiting(&log, &map).reader > 0
-                    || self.checkpointer.map_segments_pinned(&log, &map) > 0;
+                let is_pinned =
+                    self.reuse.waiting(&log, &map).reader > 0 || self.map_surplus(&log, &map).1 > 0;
                 let plan = plan.or(is_pinned.then_some(Plan::Flush));
                 plan.ok_or_else(|| self.journal.full(&map, log.limits()))?
             };

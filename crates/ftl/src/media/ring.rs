@@ -163,7 +163,8 @@ fn headers(device: &dyn LogDevice) -> Result<Vec<LogHeader>> {
 
 /// Makes `header` durable in the place of the older one.
 fn put(device: &dyn LogDevice, header: &LogHeader) -> device::Result<()> {
-    let mut block = AlignedBuf::zeroed(header_bytes(header.unit_bytes.into()));
+    let unit = header.unit_bytes.max(device.unit_bytes());
+    let mut block = AlignedBuf::zeroed(header_bytes(unit.into()));
     block[..size_of::<LogHeaderRaw>()].copy_from_slice(header.to_raw().as_bytes());
     device.persist(header_at(header.sequence), &block)
 }
@@ -224,13 +225,14 @@ impl Ring {
         (start, start + len)
     }
 
-    /// Makes durable that the store is about to begin `epoch`, with the newest header's `mark`, as which it is left.
-    pub(crate) fn announce(&self, mark: &mut Mark, epoch: u64) -> device::Result<()> {
-        self.renew_header(mark.sequence)?;
-        *mark = Mark { sequence: mark.sequence + 1, opening: epoch, ..*mark };
+    /// Makes durable that the store is about to begin `epoch`, in the newest `header`, which otherwise stays what it is:
+    /// until then the frames count that it leads to, as they were laid out.
+    pub(crate) fn announce(&self, header: &mut LogHeader, epoch: u64) -> device::Result<()> {
+        self.renew_header(header.sequence)?;
+        *header = LogHeader { sequence: header.sequence + 1, opening: Some(epoch), ..*header };
         match is_broken(Rule::LogOpeningAnnounced) {
             true => Ok(()),
-            false => self.put_mark(*mark),
+            false => put(&*self.device, header),
         }
     }
 
@@ -501,11 +503,4 @@ pub(crate) struct Mark {
     pub(crate) settled_seq: Seq,
     /// See [`LogHeader::opening`].
     pub(crate) opening: u64,
-}
-
-impl From<&LogHeader> for Mark {
-    fn from(header: &LogHeader) -> Mark {
-        let LogHeader { sequence, epoch, frame_next, position, settled_seq, opening, .. } = *header;
-        Mark { sequence, epoch, frame_next, position, settled_seq, opening: opening.unwrap_or(0) }
-    }
 }

@@ -26,11 +26,11 @@ use zerocopy::FromBytes;
 
 use crate::{
     Error, LogDeviceUse, Options, Result, Seq,
-    format::{Life, LogRef, Marks, Salt, SegmentHeader, SegmentHeaderRaw, Superblock},
+    format::{Life, LogHeader, LogRef, Marks, Salt, SegmentHeader, SegmentHeaderRaw, Superblock},
     media::{
         creation,
         overlay::Overlay,
-        ring::{self, Logged, Mark, Ring, Run},
+        ring::{self, Logged, Ring, Run},
     },
     mutant::{Rule, is_broken},
     recovery::Losses,
@@ -39,10 +39,8 @@ use crate::{
 /// The log device of a store that is being opened.
 #[derive(Default)]
 pub(crate) struct Attached {
-    /// The one to go on with.
-    pub(crate) ring: Option<Ring>,
-    /// What the newest header on it says.
-    pub(crate) mark: Mark,
+    /// The one to go on with, and the newest header on it.
+    pub(crate) ring: Option<(Ring, LogHeader)>,
     /// What the superblock says about it from now on.
     pub(crate) log: Option<LogRef>,
     logged: Logged,
@@ -71,7 +69,7 @@ pub(crate) fn attach(
             let log = ring::format(&**device, superblock.uuid, creation::random_uuid(), was_left)?;
             let (ring, header) = ring::load(Arc::clone(device), superblock.uuid, log)?;
             let logged = Logged::default();
-            Ok(Attached { ring: Some(ring), mark: Mark::from(&header), log: Some(log), logged })
+            Ok(Attached { ring: Some((ring, header)), log: Some(log), logged })
         }
     }
 }
@@ -101,7 +99,7 @@ fn open(
         }
         false => Logged::default(),
     };
-    Ok(Attached { ring: Some(ring), mark: Mark::from(&header), log: Some(log), logged })
+    Ok(Attached { ring: Some((ring, header)), log: Some(log), logged })
 }
 
 impl Attached {
@@ -167,7 +165,7 @@ impl Attached {
         if fits && Some(run.segment) != superblock.copy_segment {
             return Ok(());
         }
-        let ring = self.ring.as_ref().map(Ring::name).unwrap_or_default();
+        let ring = self.ring.as_ref().map(|(ring, _)| ring.name()).unwrap_or_default();
         Err(Error::Corrupt {
             what: format!("{}, segment header", device.name()),
             at: start,

@@ -8,12 +8,12 @@ use crate::{
     Error, Options, Result, Seq,
     addr::SegNo,
     checkpoint,
-    format::{COUNTER_MAX, Marks, SegmentHeader, Superblock},
+    format::{COUNTER_MAX, LogHeader, Marks, SegmentHeader, Superblock},
     log::{Checkpoints, Coverage, Log, Recovered, Segment, State},
     map::{MISCOUNTED, Map},
     media::{
         Volume, keys,
-        ring::{Mark, Ring},
+        ring::Ring,
         starts::{Headers, read_headers},
         superblock,
     },
@@ -36,8 +36,8 @@ pub(crate) struct Opened {
     pub(crate) map: Map,
     /// Segments whose first block could not be read, in order.
     pub(crate) lost_headers: Vec<SegNo>,
-    /// The log device to go on with, and what the newest header on it says.
-    pub(crate) ring: Option<(Ring, Mark)>,
+    /// The log device to go on with, and the newest header on it.
+    pub(crate) ring: Option<(Ring, LogHeader)>,
 }
 
 /// Reads the store on `device` into memory, apart from damage that `losses` lets pass.
@@ -116,9 +116,9 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: &Options, losses: &Los
         footprint: options.footprint.or_default(volume.is_sparse()),
         summary_memory: options.summary_memory,
     });
-    let Attached { ring, mark, log: log_ref, .. } = log_device;
+    let Attached { ring, log: log_ref, .. } = log_device;
     let superblock = Superblock { log: log_ref, ..superblock };
-    Ok(Opened { volume, superblock, log, map, lost_headers, ring: ring.map(|ring| (ring, mark)) })
+    Ok(Opened { volume, superblock, log, map, lost_headers, ring })
 }
 
 /// Refuses a map that leads to more in a segment than was counted there, or to data in one of `root_segments`. Only a

@@ -7,9 +7,10 @@ use lacuna_device::BlockDevice;
 use crate::{
     Options, Result,
     checkpoint::Checkpointer,
+    format::LogHeader,
     gc::Collector,
     maintenance::Maintenance,
-    media::ring::{Mark, Ring},
+    media::ring::Ring,
     paging::Base,
     read::{ChunkCache, Reader},
     recovery::{self, Losses},
@@ -30,7 +31,7 @@ pub(crate) struct Store {
     pub(super) writer: Writer,
     pub(super) verifier: Verifier,
     /// The log device, until flushes go there.
-    ring: Mutex<Option<(Ring, Mark)>>,
+    ring: Mutex<Option<(Ring, LogHeader)>>,
 }
 
 impl Store {
@@ -76,13 +77,13 @@ impl Store {
     /// Makes the recovery permanent.
     pub(super) fn settle(&self) -> Result<()> {
         let mut ring = self.ring.lock().take();
-        if let Some((ring, mark)) = &mut ring {
-            self.base.journal.announce(ring, mark)?;
+        if let Some((ring, header)) = &mut ring {
+            self.base.journal.announce(ring, header)?;
         }
         self.checkpointer.checkpoint()?;
         self.collector.restore()?;
         match ring {
-            Some((ring, mark)) => self.base.journal.begin_logging(ring, mark),
+            Some((ring, header)) => self.base.journal.begin_logging(ring, header.sequence),
             None => Ok(()),
         }
     }

@@ -72,12 +72,19 @@ impl Checker<'_> {
         let expected = seen.names_expected();
         unless_ended(progress(Progress { what: "names", done, expected }))?;
         while !directories.is_empty() {
+            let is_ended = Cell::new(false);
             let region = |at: Lba| {
+                if is_ended.get() {
+                    return None;
+                }
                 let next = directories.partition_point(|directory| directory.region().end <= at);
                 directories.get(next).map(|directory| directory.region())
             };
             let (mut found, mut outcome) = (Vec::new(), Ok(()));
             let swept = self.volume.ftl().sweep_sectors(region, at_once, |lba, bytes| {
+                if is_ended.get() {
+                    return;
+                }
                 let checked = self.check_bucket(lba, bytes, seen, &mut |message| found.push((lba, message)));
                 match checked {
                     Err(error) if error.is_damage() => found.push((lba, error.to_string())),
@@ -89,6 +96,7 @@ impl Checker<'_> {
                     let told = progress(Progress { what: "names", done: done.min(expected), expected });
                     if let Err(error) = unless_ended(told) {
                         outcome = Err(error);
+                        is_ended.set(true);
                     }
                 }
             });

@@ -363,8 +363,8 @@ impl Data {
         }
         let ops: Vec<_> = ops.iter().map(OwnedOp::as_op).collect();
         // What stays of an encoded chunk is stored beside it.
-        let effect = self.inodes.volume().ftl().effect_in_memory(&ops);
-        let adds = effect.is_none_or(|effect| effect.after_bytes > effect.before_bytes);
+        let effect = self.inodes.effect(&ops)?;
+        let adds = effect.after_bytes > effect.before_bytes;
         let privilege = if adds { by.privilege } else { Privilege::Root };
         let target = Target { node: Arc::clone(&node), end, by: Author { privilege, ..by } };
         self.inodes.write_data(&ops, &[target])

@@ -135,7 +135,7 @@ impl Lookups {
         let Some(marked) = table.last_marked else { return false };
         let from = if table.freeing > 0 { Instant::now() } else { marked };
         let deadline = from + timeout;
-        if table.waiting >= WAITING_MAX {
+        if table.freeing == 0 && table.waiting >= WAITING_MAX {
             return false;
         }
         table.waiting += 1;

@@ -52,6 +52,20 @@ impl Inodes {
         Option::ok_or_else(bytes, || counted(ino).iter().flat_map(ends).collect())
     }
 
+    /// What these changes of data do to the bytes that are stored.
+    pub(crate) fn effect(&self, ops: &[Op<'_>]) -> Result<Effect> {
+        let mut leaves = Vec::new(); // they stay in memory until it is known
+        loop {
+            match self.volume.ftl().effect_in_memory(ops) {
+                Some(effect) => return Ok(effect),
+                None => {
+                    let ends: Vec<_> = ops.iter().flat_map(|op| ends(&op.range())).collect();
+                    leaves.push(self.volume.ftl().load_leaves(&ends)?);
+                }
+            }
+        }
+    }
+
     /// Admits a batch whose inodes, by `owners_of`, are held; nothing if usage is not counted.
     pub(in crate::inodes) fn admit(
         &self,
