@@ -46,7 +46,10 @@ chown daemon "$mnt/again"
 "$LACUNA" check "$store" || fail "the mounted store is not sound"
 quota set root 1G 2>"$WORK/error" && fail "root has a limit"
 grep -q 'cannot have limits' "$WORK/error" || fail "$(cat "$WORK/error")"
-quota set nobody none 2>"$WORK/error" && fail "no limit is a limit"
+quota set nobody none --files none 2>"$WORK/error" && fail "no limit is a limit"
+quota set nobody 9M
+[ "$(shown nobody 3) $(shown nobody 5)" = "$((9 << 20)) 4" ] || fail "a limit of bytes changed that of files: $(quota)"
+quota set nobody 8M
 
 sync "$mnt/before"
 kill_daemon

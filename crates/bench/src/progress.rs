@@ -1,4 +1,5 @@
 use std::{
+    io::{Write, stderr},
     sync::mpsc::{RecvTimeoutError, channel},
     thread,
     time::{Duration, Instant},
@@ -28,7 +29,9 @@ impl<F: FnMut() -> String + Send> Progress<F> {
             let (done, waiting) = channel::<()>();
             scope.spawn(move || {
                 while waiting.recv_timeout(Self::EVERY) == Err(RecvTimeoutError::Timeout) {
-                    eprintln!("{:>7.0}s  {}: {}", start.elapsed().as_secs_f64(), self.phase, (self.line)());
+                    // Whoever read it may have gone.
+                    let seconds = start.elapsed().as_secs_f64();
+                    let _ = writeln!(stderr(), "{seconds:>7.0}s  {}: {}", self.phase, (self.line)());
                 }
             });
             let result = work();

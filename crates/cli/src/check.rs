@@ -1,9 +1,10 @@
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use lacuna_ftl::CheckDepth as FlashDepth;
 use lacuna_nvmfs::{CheckDepth, OpenedVfs};
+use serde_json::Value;
 
 use crate::{
     control, keys,
@@ -27,7 +28,11 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let name = arguments.store.display();
     if let Some(findings) = control::ask(&arguments.store, "check")? {
-        return report(&name.to_string(), &findings.lines().collect::<Vec<_>>(), "");
+        let summary = match has_mounted_tables(&arguments.store) {
+            true => format!("{name}: it is mounted, so the tables in it were not looked at\n"),
+            false => String::new(),
+        };
+        return report(&name.to_string(), &findings.lines().collect::<Vec<_>>(), &summary);
     }
     if arguments.without_key {
         let found = keys::open_without(&arguments.store)?.check(FlashDepth::Payload)?.findings;
@@ -57,6 +62,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     look.close(tables)?;
     let findings: Vec<&str> = findings.iter().map(String::as_str).collect();
     report(&name.to_string(), &findings, &summary)
+}
+
+/// Whether a mounted store has tables, which are closed.
+fn has_mounted_tables(store: &Path) -> bool {
+    let info = control::ask(store, "info").ok().flatten();
+    let info = info.and_then(|info| serde_json::from_str::<Value>(&info).ok()).unwrap_or_default();
+    info["tables"].as_array().is_some_and(|tables| !tables.is_empty())
 }
 
 fn report(name: &str, findings: &[&str], summary: &str) -> Result<()> {

@@ -39,7 +39,7 @@ use rustix::{
     process::{Uid, geteuid},
 };
 
-use crate::printable::one_line;
+use crate::note;
 
 /// Longest question in bytes: one with a path of 4096 bytes, each written as a number.
 const QUESTION_BYTES_MAX: u64 = 32 << 10;
@@ -284,7 +284,7 @@ fn read_answer(stream: UnixStream, has_begun: &mut bool) -> io::Result<String> {
     while stream.read_line(&mut answer)? > 0
         && let Some(progress) = answer.strip_prefix(PROGRESS)
     {
-        eprintln!("{}", one_line(progress.trim_end()));
+        note(progress.trim_end());
         *has_begun = true;
         answer.clear();
     }

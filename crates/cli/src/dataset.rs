@@ -6,6 +6,7 @@ use lacuna_bench::dataset::{self, Config, Rows, RunReport};
 use serde_json::{Value, json};
 
 use crate::{
+    note,
     output::{is_same_file, write_json},
     say,
     tables::{EngineOptions, Tables, Target},
@@ -43,7 +44,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let config = Config { overwrites, seed: *seed, quiet: false };
     let run = |target: &Target, tables: Tables, ()| {
         let Tables { vfs, store_options, table_options, kind, algorithm } = tables;
-        eprintln!("{}: {} tables, {} rows", target.name(), kind.name(), rows.count());
+        note(&format!("{}: {} tables, {} rows", target.name(), kind.name(), rows.count()));
         let named = (kind.name(), algorithm);
         dataset::run(&rows, config, vfs, store_options, table_options, named).with_context(|| target.name())
     };

@@ -5,7 +5,7 @@
 
 use std::{
     env, fs,
-    os::unix::process::CommandExt,
+    os::unix::{fs::DirBuilderExt, process::CommandExt},
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     sync::{Arc, atomic::AtomicBool},
@@ -17,6 +17,8 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use crate::complain;
 
 /// Longest wait for a server or a mount to come up or to end.
 const WAIT_MAX: Duration = Duration::from_secs(120);
@@ -96,7 +98,7 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         if let Err(error) = self.stop() {
-            eprintln!("lacuna: {}: {error}", self.name);
+            complain(&format!("{}: {error}", self.name));
         }
     }
 }
@@ -153,7 +155,7 @@ impl Work {
         let named = || base.display().to_string();
         let path = fs::canonicalize(base).with_context(named)?;
         let path = path.join(format!("{name}-{}", std::process::id()));
-        fs::create_dir(&path).with_context(|| path.display().to_string())?;
+        fs::DirBuilder::new().mode(0o700).create(&path).with_context(|| path.display().to_string())?;
         Ok(Work(path))
     }
 }
@@ -161,7 +163,7 @@ impl Work {
 impl Drop for Work {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_dir_all(&self.0) {
-            eprintln!("lacuna: {}: {error}", self.0.display());
+            complain(&format!("{}: {error}", self.0.display()));
         }
     }
 }

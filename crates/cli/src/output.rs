@@ -18,6 +18,11 @@ pub(crate) fn complain(what: &str) {
     let _ = writeln!(std::io::stderr(), "lacuna: {}", printable::one_line(&line));
 }
 
+/// Prints a line about how work goes to standard error. Whoever read it may have gone: the work goes on.
+pub(crate) fn note(what: &str) {
+    let _ = writeln!(std::io::stderr(), "{}", printable::one_line(what));
+}
+
 /// Prints to standard output, for a terminal. A reader that went away is not an error.
 pub(crate) fn say(text: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();

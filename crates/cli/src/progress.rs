@@ -7,6 +7,8 @@ use std::{
 
 use lacuna_nvmfs::Progress;
 
+use crate::note;
+
 /// How often it is shown.
 const EVERY: Duration = Duration::from_secs(1);
 
@@ -35,7 +37,7 @@ impl Shown {
     pub(crate) fn told(mut self) -> impl FnMut(Progress) -> ControlFlow<()> {
         move |progress| {
             if self.is_due() {
-                eprintln!("{}", text(progress));
+                note(&text(progress));
             }
             ControlFlow::Continue(())
         }

@@ -1,6 +1,11 @@
 //! `lacuna quota`: what users have in a store, and what they may have.
 
-use std::{fmt::Write, num::NonZeroU64, path::PathBuf, str::FromStr};
+use std::{
+    fmt::Write,
+    num::NonZeroU64,
+    path::{Path, PathBuf},
+    str::FromStr,
+};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
@@ -27,9 +32,9 @@ enum Change {
         /// Bytes that may be stored for the user's files, directories and attributes, such as 10G; none: any
         #[arg(value_name = "SIZE|none")]
         size: SizeLimit,
-        /// How many files, directories and other inodes the user may have
-        #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
-        files: Option<u64>,
+        /// How many files, directories and other inodes the user may have, or none: any; without it, as many as before
+        #[arg(long, value_name = "N|none")]
+        files: Option<FilesLimit>,
     },
     /// Take the limits of a user away
     Clear {
@@ -69,52 +74,78 @@ impl FromStr for SizeLimit {
     }
 }
 
-impl Change {
-    fn user_and_limits(&self) -> (u32, Limits) {
-        match self {
-            Change::Set { user, size, files } => {
-                (user.0, Limits { bytes: size.0, inodes: files.and_then(NonZeroU64::new) })
+#[derive(Clone, Copy)]
+struct FilesLimit(Option<NonZeroU64>);
+
+impl FromStr for FilesLimit {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<FilesLimit, String> {
+        match text {
+            "none" => Ok(FilesLimit(None)),
+            number => {
+                number.parse().map(|number| FilesLimit(Some(number))).map_err(|error| error.to_string())
             }
-            Change::Clear { user } => (user.0, Limits::default()),
         }
     }
+}
+
+impl Change {
+    fn user_and_limits(&self, store: &Path) -> Result<(u32, Limits)> {
+        Ok(match self {
+            Change::Set { user, size, files } => {
+                let inodes = match files {
+                    Some(files) => files.0,
+                    None => files_before(store, user.0)?,
+                };
+                (user.0, Limits { bytes: size.0, inodes })
+            }
+            Change::Clear { user } => (user.0, Limits::default()),
+        })
+    }
+}
+
+/// How many files a user may have.
+fn files_before(store: &Path, uid: u32) -> Result<Option<NonZeroU64>> {
+    let listed = listed(store)?;
+    let limits = listed.lines().filter_map(numbers::<5>);
+    Ok(limits.into_iter().find(|line| line[0] == u64::from(uid)).and_then(|line| NonZeroU64::new(line[4])))
+}
+
+/// A line for each user, by whoever has the store open.
+fn listed(store: &Path) -> Result<String> {
+    if let Some(answered) = control::ask(store, "quota")? {
+        return Ok(answered);
+    }
+    let look = Look::at(store, log_device::vfs_options())?;
+    let OpenedVfs::Store(fs) = &look.opened else { return no_store(&store.display()) };
+    let answered = answer(fs, "").map_err(anyhow::Error::msg)?;
+    look.close(None)?;
+    Ok(answered)
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let store = &arguments.store;
     let name = store.display();
-    let change = arguments.change.as_ref().map(Change::user_and_limits);
-    if change.is_some_and(|(_, limits)| limits == Limits::default())
-        && matches!(arguments.change, Some(Change::Set { .. }))
-    {
+    let Some(change) = &arguments.change else {
+        return say(&table(&listed(store)?).with_context(|| name.to_string())?);
+    };
+    let (uid, limits) = change.user_and_limits(store)?;
+    if limits == Limits::default() && matches!(change, Change::Set { .. }) {
         bail!("{name}: no limit is given; `clear` takes limits away");
     }
-    let question = change.map_or(String::new(), |(uid, Limits { bytes, inodes })| {
-        let max = |limit: Option<NonZeroU64>| limit.map_or(0, NonZeroU64::get);
-        format!(" {uid} {} {}", max(bytes), max(inodes))
-    });
-    let answered = match control::ask(store, &format!("quota{question}"))? {
-        Some(answered) => answered,
-        None if change.is_some() => {
-            let OpenedVfs::Store(fs) = open_vfs(store, &log_device::vfs_options())? else {
-                return no_store(&name);
-            };
-            let answered = answer(&fs, question.trim_start());
-            fs.close()?;
-            answered.map_err(anyhow::Error::msg)?
-        }
-        None => {
-            let look = Look::at(store, log_device::vfs_options())?;
-            let OpenedVfs::Store(fs) = &look.opened else { return no_store(&name) };
-            let answered = answer(fs, "").map_err(anyhow::Error::msg)?;
-            look.close(None)?;
-            answered
-        }
-    };
-    if change.is_some() { Ok(()) } else { say(&table(&answered).with_context(|| name.to_string())?) }
+    let max = |limit: Option<NonZeroU64>| limit.map_or(0, NonZeroU64::get);
+    let change = format!("{uid} {} {}", max(limits.bytes), max(limits.inodes));
+    if control::ask(store, &format!("quota {change}"))?.is_some() {
+        return Ok(());
+    }
+    let OpenedVfs::Store(fs) = open_vfs(store, &log_device::vfs_options())? else { return no_store(&name) };
+    let answered = answer(&fs, &change);
+    fs.close()?;
+    answered.map(drop).map_err(anyhow::Error::msg)
 }
 
-fn no_store(name: &dyn std::fmt::Display) -> Result<()> {
+fn no_store<T>(name: &dyn std::fmt::Display) -> Result<T> {
     bail!("{name}: a directory; its file system has quotas of its own")
 }
 

@@ -19,6 +19,7 @@ use crate::{
     control::{self, Tell, UNFINISHED},
     keys,
     look::{Look, reading_all},
+    note,
     printable::one_line,
     progress::Shown,
     say,
@@ -60,7 +61,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let question = rate.map_or("scrub".to_owned(), |rate| format!("scrub {rate}"));
     let pace = rate.map_or(Pace::Full, Pace::BytesPerSecond);
     let mut tell = |line: &str| {
-        eprintln!("{line}");
+        note(line);
         true
     };
     if arguments.without_key {

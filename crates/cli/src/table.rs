@@ -25,7 +25,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::{
     keys::{open_tables, open_vfs},
-    log_device, say,
+    log_device, note, say,
     size::Size,
     table_info::{holds_tables, kind_text},
     tables::{Kind, Switch},
@@ -265,7 +265,7 @@ fn alter(
     let progress = store.alter_table_with(name, kind, |progress| {
         if shown.elapsed() >= Duration::from_secs(1) {
             shown = Instant::now();
-            eprintln!("{name}: {}", copied_text(progress));
+            note(&format!("{name}: {}", copied_text(progress)));
         }
         if interrupted.load(Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })?;
@@ -301,7 +301,7 @@ fn optimize(store: &Store, tables: &[String], interrupted: &AtomicBool) -> Resul
         let progress = store.optimize(name, |progress| {
             if shown.elapsed() >= Duration::from_secs(1) {
                 shown = Instant::now();
-                eprintln!("{name}: {}", progress_text(progress));
+                note(&format!("{name}: {}", progress_text(progress)));
             }
             if interrupted.load(Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })?;

@@ -22,7 +22,7 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     keys::{key_of_tables, open_vfs},
-    log_device,
+    log_device, note,
     output::reserve_report,
     size::Size,
     trace::{TracedVfs, must_be_new, with_suffix},
@@ -287,7 +287,7 @@ impl EngineOptions {
             false => create_log_device(path, WAL_DEVICE_BYTES)?,
         };
         if device.is_volatile() {
-            eprintln!("{}: memory, which is gone with the power: for trials", path.display());
+            note(&format!("{}: memory, which is gone with the power: for trials", path.display()));
         }
         // That of an earlier run may go, and nothing else.
         let was_log_device = LogDeviceVfs::is_log_device(&*device)?;

@@ -204,6 +204,76 @@ fn links_in_the_target_are_neither_followed_nor_replaced() {
     }
 }
 
+/// A file that was there already was cut to nothing and written over, whatever other names it had: the source's own, or
+/// that of a file that was copied just before.
+#[test]
+fn a_copy_writes_over_no_other_name() {
+    let scratch = Scratch::new();
+    fs::create_dir(scratch.path("tree")).unwrap();
+    fs::write(scratch.path("tree/a"), "first").unwrap();
+    fs::hard_link(scratch.path("tree/a"), scratch.path("tree/b")).unwrap();
+    succeed(&scratch, "format store --size 64M");
+    succeed(&scratch, "put -r tree store:/tree");
+    let fs = open(&scratch);
+    let posix = fs.posix();
+    let tree = posix.lookup(Ino::ROOT, b"tree").unwrap().ino;
+    let links = make(&posix, Ino::ROOT, "links");
+    let linked = make(&posix, links, "tree");
+    posix.link(posix.lookup(tree, b"a").unwrap().ino, linked, b"a").unwrap();
+    make(&posix, Ino::ROOT, "again");
+    fs.close().unwrap();
+    drop((posix, fs));
+    succeed(&scratch, "cp -r store:/tree store:/links");
+    for path in ["tree/a", "tree/b", "links/tree/a", "links/tree/b"] {
+        assert_eq!(succeed(&scratch, &format!("cat store:/{path}")), "first", "{path}");
+    }
+
+    succeed(&scratch, "put -r tree store:/again");
+    fs::remove_file(scratch.path("tree/b")).unwrap();
+    fs::write(scratch.path("tree/b"), "second").unwrap();
+    succeed(&scratch, "put -r tree store:/again");
+    for (path, content) in [("a", "first"), ("b", "second")] {
+        assert_eq!(succeed(&scratch, &format!("cat store:/again/tree/{path}")), content);
+    }
+    succeed(&scratch, "check store");
+}
+
+/// Permissions of the group opened the mask of a list that the directory had passed on.
+#[test]
+fn a_list_of_the_directory_lets_nobody_into_a_copy() {
+    let scratch = Scratch::new();
+    fs::write(scratch.path("secret"), "secret").unwrap();
+    fs::set_permissions(scratch.path("secret"), fs::Permissions::from_mode(0o660)).unwrap();
+    succeed(&scratch, "format store --size 64M");
+    let fs = open(&scratch);
+    let posix = fs.posix();
+    let dir = make(&posix, Ino::ROOT, "dir");
+    let mut list = 2_u32.to_le_bytes().to_vec();
+    for (tag, perm, id) in
+        [(1_u16, 7_u16, u32::MAX), (2, 6, 777), (4, 5, u32::MAX), (16, 7, u32::MAX), (32, 0, u32::MAX)]
+    {
+        list.extend(tag.to_le_bytes());
+        list.extend(perm.to_le_bytes());
+        list.extend(id.to_le_bytes());
+    }
+    posix.setxattr(dir, b"system.posix_acl_default", &list, XattrMode::Set).unwrap();
+    fs.close().unwrap();
+    drop((posix, fs));
+    for _ in 0..2 {
+        succeed(&scratch, "put secret store:/dir/");
+        let fs = open(&scratch);
+        let posix = fs.posix();
+        let dir = posix.lookup(Ino::ROOT, b"dir").unwrap().ino;
+        let copy = posix.lookup(dir, b"secret").unwrap();
+        assert_eq!(copy.perm & 0o777, 0o660);
+        assert!(
+            posix.getxattr(copy.ino, b"system.posix_acl_access").is_err(),
+            "a list that the source has not"
+        );
+        fs.close().unwrap();
+    }
+}
+
 #[test]
 fn a_directory_in_itself_ends() {
     let scratch = Scratch::new();

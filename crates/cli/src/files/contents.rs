@@ -15,6 +15,9 @@ pub(super) type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
 /// The attribute that holds a POSIX access control list.
 pub(super) const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 
+/// The one that holds the list for what is made in a directory.
+pub(super) const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
+
 /// The permission bits that let a program act for somebody else.
 pub(super) const SET_ID: u32 = 0o6000;
 

@@ -14,7 +14,7 @@ use lacuna_nvmfs::{self as nvmfs, FILE_BYTES_MAX, Remains, posix::FileKind};
 use rustix::io::Errno;
 
 use super::contents::{Directory, Entry, First, Identity, Kept, Made, SET_ID, Source, Writer, Xattrs};
-use crate::{complain, progress::Shown};
+use crate::{complain, note, progress::Shown};
 
 /// Smallest unit that outside file systems store; a run of zeros of this size is left out.
 const HOLE_BYTES: usize = 4096;
@@ -247,7 +247,7 @@ impl Copy {
         is_new: bool,
     ) -> Result<Option<Frame>> {
         if self.options.shows && self.shown.is_due() {
-            eprintln!("{} copied; {}", self.copied, self.from());
+            note(&format!("{} copied; {}", self.copied, self.from()));
         }
         let kept = self.read("length, owner and times", source.kept());
         let Some(kind) = kept.map(|kept| kept.kind).or(source.kind()) else { return Ok(None) };

@@ -9,7 +9,8 @@ use lacuna_nvmfs::{
 };
 
 use super::contents::{
-    ACCESS_ACL, Directory, Entry, First, Identity, Kept, Made, Source, Writer, Xattrs, perm_without_acl,
+    ACCESS_ACL, DEFAULT_ACL, Directory, Entry, First, Identity, Kept, Made, Source, Writer, Xattrs,
+    perm_without_acl,
 };
 
 /// An object of a store.
@@ -105,6 +106,12 @@ impl Made for Inside {
 
     fn keep(&self, kept: &Kept, xattrs: &Xattrs) -> Vec<String> {
         let mut left_out = Vec::new();
+        // A list that the directory passed on would let in whom the source keeps out.
+        for acl in [ACCESS_ACL, DEFAULT_ACL] {
+            if !xattrs.iter().any(|(name, _)| name == acl) {
+                let _ = self.posix.removexattr(self.ino, acl); // most have none
+            }
+        }
         let mut set = |what: &str, set: Result<(), Error>| {
             set.map_err(|error| left_out.push(format!("{what} ({error})"))).is_ok()
         };
@@ -170,14 +177,17 @@ impl Directory for Inside {
 
     fn create(&self, name: &[u8], is_new: bool) -> Result<Box<dyn Writer>> {
         let mode = FileKind::File.mode_bits() | 0o600;
-        let ino = match self.posix.mknod(self.ino, name, mode, 0, Caller::default()) {
+        let make = || self.posix.mknod(self.ino, name, mode, 0, Caller::default());
+        let made = match make() {
             Err(Error::Refused(Refusal::Exists)) if !is_new => {
-                let ino = self.existing(name, FileKind::File)?;
-                self.posix.setattr(ino, &SetAttr { size: Some(0), ..SetAttr::default() })?.ino
+                // It may be the source by another name, or have been copied just now by another name.
+                self.existing(name, FileKind::File)?;
+                self.posix.unlink(self.ino, name)?;
+                make()
             }
-            made => made?.ino,
+            made => made,
         };
-        Ok(Box::new(self.of(ino)))
+        Ok(Box::new(self.of(made?.ino)))
     }
 
     fn make_directory(&self, name: &[u8], is_new: bool) -> Result<(Box<dyn Directory>, bool)> {

@@ -39,7 +39,7 @@ use rustix::{
 };
 
 use super::contents::{
-    ACCESS_ACL, Directory, Entry, First, Identity, Kept, Made, SET_ID, Source, Writer, Xattrs,
+    ACCESS_ACL, DEFAULT_ACL, Directory, Entry, First, Identity, Kept, Made, SET_ID, Source, Writer, Xattrs,
     perm_without_acl,
 };
 
@@ -58,9 +58,6 @@ const NAME_BYTES_MAX: usize = 255;
 /// How objects are opened: without following links, for this process alone, and without waiting for a fifo.
 const SAFE: OFlags = OFlags::NOFOLLOW.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
 const READ_DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(SAFE);
-
-/// The attribute that holds the POSIX access control list for what is made in a directory.
-const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
 
 /// Refuses what is no name of an entry, wherever it comes from: a path would lead elsewhere.
 fn check_name(name: &[u8]) -> Result<&[u8]> {

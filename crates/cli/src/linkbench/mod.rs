@@ -13,7 +13,7 @@ use lacuna_bench::{
 use serde_json::{Value, json};
 
 use crate::{
-    say,
+    note, say,
     tables::{Kind, Tables, Target},
 };
 pub(crate) use options::Arguments;
@@ -42,7 +42,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 
 fn run_one(config: &Config, target: &Target, tables: Tables, acks: Option<&AckLog>) -> Result<RunReport> {
     let Tables { vfs, store_options, table_options, kind, algorithm } = tables;
-    eprintln!("{}: {} tables, {} ids", target.name(), kind.name(), config.ids);
+    note(&format!("{}: {} tables, {} ids", target.name(), kind.name(), config.ids));
     let db = EngineDb::create(vfs, store_options, table_options)?;
     let mut report =
         linkbench::run(&db, config, kind.name(), algorithm, acks).with_context(|| target.name())?;

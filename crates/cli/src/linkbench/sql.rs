@@ -10,7 +10,7 @@ use lacuna_bench::{
 use serde_json::json;
 
 use super::options::{Arguments, conclude, settings};
-use crate::{say, sql::SqlServer};
+use crate::{note, say, sql::SqlServer};
 
 /// Runs the kinds of tables one after the other; those of the last stay.
 pub(super) fn run(arguments: &Arguments, config: &Config, server: &SqlServer) -> Result<()> {
@@ -21,7 +21,7 @@ pub(super) fn run(arguments: &Arguments, config: &Config, server: &SqlServer) ->
         &engine.tables,
         || phases.ack_log.as_deref().map(AckLog::create).transpose(),
         |making| {
-            eprintln!("{address}: {} tables, {} ids", making.kind.name(), config.ids);
+            note(&format!("{address}: {} tables, {} ids", making.kind.name(), config.ids));
             SqlDb::create(*brand, address, login, &making.format, making.written.clone())
         },
         |db, making, acks| {

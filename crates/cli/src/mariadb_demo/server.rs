@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 use lacuna_bench::sql::{Address, Login, mysql::Connection};
 use rustix::process::getuid;
 
-use crate::demo::{Process, find};
+use crate::demo::{Process, Work, find};
 
 /// MariaDB's programs.
 pub(super) struct Programs {
@@ -33,6 +33,8 @@ pub(super) struct Server {
     pub(super) data: PathBuf,
     socket: PathBuf,
     process: Process,
+    /// Removed after the process has ended.
+    _sockets: Work,
 }
 
 impl Server {
@@ -43,8 +45,9 @@ impl Server {
         interrupted: &AtomicBool,
     ) -> Result<Server> {
         let data = base.join("data");
-        // A socket's path must be short.
-        let socket = env::temp_dir().join(format!("lacuna-demo-{}.sock", std::process::id()));
+        // A socket's path must be short. Nobody else may reach it: whoever does is the server's root, and this user.
+        let sockets = Work::make(&env::temp_dir(), "lacuna-demo")?;
+        let socket = sockets.0.join("sock");
         let user = getuid().is_root().then_some("--user=root");
         let datadir = format!("--datadir={}", data.display());
         let mut install = Command::new(&programs.install);
@@ -70,7 +73,7 @@ impl Server {
         command.arg(format!("--pid-file={}", work.join("server.pid").display()));
         command.arg(format!("--log-error={}", log.display()));
         let process = Process::start("mariadbd", &mut command)?;
-        let mut server = Server { data, socket, process };
+        let mut server = Server { data, socket, process, _sockets: sockets };
         let address = server.address();
         let up = server
             .process

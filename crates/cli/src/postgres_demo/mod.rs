@@ -8,7 +8,7 @@ mod server;
 
 use std::{
     env, fs,
-    os::unix::fs::{MetadataExt, PermissionsExt},
+    os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt},
     path::PathBuf,
     sync::atomic::{AtomicBool, Ordering::Relaxed},
 };
@@ -63,14 +63,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let place = mount.as_ref().map_or(&work.0, |mount| &mount.dir).clone();
     programs.own(&place)?;
     let sockets = open.0.join("sockets");
-    fs::create_dir(&sockets)?;
+    // Nobody else may reach them: whoever does is the cluster's owner, without a password.
+    fs::DirBuilder::new().mode(0o700).create(&sockets)?;
     programs.own(&sockets)?;
     say(&format!("cluster on {}\n", place.display()))?;
     let settings: &[&str] = match mount {
         Some(_) => &["wal_recycle=off", "wal_init_zero=off", "wal_sync_method=open_datasync"],
         None => &[],
     };
-    let server = Server::start(&programs, place.join("data"), &sockets, settings, &interrupted)?;
+    let log = open.0.join("log");
+    let server = Server::start(&programs, place.join("data"), (&sockets, &log), settings, &interrupted)?;
     let shown = show(arguments, &server, mount.as_ref(), &interrupted);
     server.stop()?;
     if let Some(mount) = mount {

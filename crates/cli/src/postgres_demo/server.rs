@@ -84,11 +84,12 @@ pub(super) struct Server<'a> {
 }
 
 impl<'a> Server<'a> {
-    /// Makes the cluster `data` in a directory that the server's user may write; `sockets` is another.
+    /// Makes the cluster `data` in a directory that the server's user may write; `sockets` is another, and the file `log`
+    /// lies in none of them.
     pub(super) fn start(
         programs: &'a Programs,
         data: PathBuf,
-        sockets: &Path,
+        (sockets, log): (&Path, &Path),
         settings: &[&str],
         interrupted: &AtomicBool,
     ) -> Result<Server<'a>> {
@@ -103,7 +104,6 @@ impl<'a> Server<'a> {
             bail!("initdb: {}", cause.trim_start_matches("initdb: ").trim_start_matches("error: "));
         }
         ensure!(!interrupted.load(Relaxed), "interrupted");
-        let log = sockets.join("log");
         let mut command = programs.command(&programs.server);
         command.arg("-D").arg(&data).args(["-c", "listen_addresses=", "-c", "shared_buffers=64MB"]);
         command.args(["-c", "dynamic_shared_memory_type=mmap", "-c", "autovacuum=off"]);
@@ -111,7 +111,7 @@ impl<'a> Server<'a> {
         settings.iter().for_each(|setting| {
             command.args(["-c", setting]);
         });
-        command.stderr(fs::File::create(&log).with_context(|| log.display().to_string())?);
+        command.stderr(fs::File::create_new(log).with_context(|| log.display().to_string())?);
         let process = Process::start("postgres", &mut command)?;
         let mut server = Server { programs, data, sockets: sockets.to_owned(), process };
         let mut probe = server.psql("SELECT 1");
@@ -120,7 +120,7 @@ impl<'a> Server<'a> {
             .process
             .wait_until(|| interrupted.load(Relaxed) || probe.status().is_ok_and(|status| status.success()));
         ensure!(!interrupted.load(Relaxed), "interrupted");
-        up.with_context(|| last_error(&log))?;
+        up.with_context(|| last_error(log))?;
         Ok(server)
     }
 

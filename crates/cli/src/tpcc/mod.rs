@@ -10,6 +10,7 @@ use lacuna_bench::tpcc::{self, AckLog, Config, Database, Db, RunReport, Scale, c
 use serde_json::{Value, json};
 
 use crate::{
+    note,
     phases::Phases,
     say,
     sql::SqlOptions,
@@ -77,7 +78,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 
 fn run_one(config: &Config, target: &Target, tables: Tables, acks: Option<&AckLog>) -> Result<RunReport> {
     let Tables { vfs, store_options, table_options, kind, algorithm } = tables;
-    eprintln!("{}: {} tables, {} warehouses", target.name(), kind.name(), config.scale.warehouses);
+    note(&format!("{}: {} tables, {} warehouses", target.name(), kind.name(), config.scale.warehouses));
     let database = Database::create(vfs, store_options, table_options)?;
     let mut report =
         tpcc::run(&database, config, kind.name(), algorithm, acks).with_context(|| target.name())?;

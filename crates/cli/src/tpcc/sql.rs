@@ -10,7 +10,7 @@ use lacuna_bench::{
 use serde_json::json;
 
 use super::{Arguments, prove, scale};
-use crate::sql::SqlServer;
+use crate::{note, sql::SqlServer};
 
 /// Runs the kinds of tables one after the other; those of the last stay.
 pub(super) fn run(arguments: &Arguments, config: &Config, server: &SqlServer) -> Result<()> {
@@ -21,7 +21,11 @@ pub(super) fn run(arguments: &Arguments, config: &Config, server: &SqlServer) ->
         &engine.tables,
         || phases.ack_log.as_deref().map(AckLog::create).transpose(),
         |making| {
-            eprintln!("{address}: {} tables, {} warehouses", making.kind.name(), config.scale.warehouses);
+            note(&format!(
+                "{address}: {} tables, {} warehouses",
+                making.kind.name(),
+                config.scale.warehouses
+            ));
             SqlDb::create(*brand, address, login, &making.format, making.written.clone())
         },
         |db, making, acks| {
