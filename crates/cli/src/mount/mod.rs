@@ -218,11 +218,6 @@ fn is_dead(dir: &Path) -> bool {
     matches!(rustix::fs::statfs(dir), Err(Errno::NOTCONN | Errno::CONNABORTED))
 }
 
-/// A directory that a store is mounted on, by whomever.
-pub(crate) fn dir_of(store: &Path) -> Option<PathBuf> {
-    serve::dir_of(&absolute(store).ok()?).ok()?
-}
-
 /// The way to a store that cannot be opened because it is mounted.
 pub(crate) fn hint(error: &anyhow::Error) -> Option<String> {
     let busy = error.chain().find_map(|cause| match cause.downcast_ref()? {
