@@ -167,7 +167,8 @@ fn check(fs: &Nvmfs, is_mounted: &dyn Fn() -> bool, tell: Tell<'_>) -> Result<St
             false => ControlFlow::Break(()),
         }
     });
-    let report = report.map_err(|error| error.to_string())?;
+    // Who asks about a store that is being closed asks again, and then reads it itself.
+    let report = report.map_err(|error| if is_mounted() { error.to_string() } else { CLOSING.to_owned() })?;
     Ok(report.findings.iter().fold(String::new(), |text, finding| text + &one_line(&finding.message) + "\n"))
 }
 

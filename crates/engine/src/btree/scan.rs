@@ -94,7 +94,7 @@ impl Tree<'_> {
         }
         let node = Node::new(&page);
         let count = node.count();
-        let slots = match (direction, start) {
+        let mut slots = match (direction, start) {
             (_, Start::End) => 0..count,
             (Direction::Forward, Start::At(key)) => node.search(key).unwrap_or_else(|slot| slot)..count,
             (Direction::Forward, Start::Behind(key)) => {
@@ -103,6 +103,14 @@ impl Tree<'_> {
             (Direction::Backward, Start::At(key)) => 0..node.search(key).map_or_else(|slot| slot, |s| s + 1),
             (Direction::Backward, Start::Behind(key)) => 0..node.search(key).unwrap_or_else(|slot| slot),
         };
+        // Since the fence was read a neighbour may have been removed, and this leaf have got its range: what lies beyond
+        // the fence is left to the next step.
+        let bound = |key| node.search(key).unwrap_or_else(|slot| slot);
+        match &fence {
+            Some(Start::At(key)) => slots.end = slots.end.min(bound(key)).max(slots.start),
+            Some(Start::Behind(key)) => slots.start = slots.start.max(bound(key)).min(slots.end),
+            Some(Start::End) | None => {}
+        }
         Ok(Leaf { page, slots, next: fence, following: listed })
     }
 }

@@ -63,7 +63,7 @@ impl Writer {
         page: PageNo,
     ) -> Result<Option<Arc<Frame>>> {
         match self.is_outdated(flusher, space, page)? {
-            true => renew(flusher, space, page).map(Some),
+            true => renew(flusher, space, page),
             false => Ok(None),
         }
     }
@@ -80,9 +80,13 @@ impl Writer {
     }
 }
 
-/// Logs a change of the page that changes nothing.
-fn renew(flusher: &Flusher, space: &Arc<Space>, page: PageNo) -> Result<Arc<Frame>> {
+/// Logs a change of the page that changes nothing; none if it was changed, or freed, since it was looked at: of what has
+/// no image, replay could make nothing.
+fn renew(flusher: &Flusher, space: &Arc<Space>, page: PageNo) -> Result<Option<Arc<Frame>>> {
     let mut page = flusher.pager.write(space, page)?;
+    if page.frame().has_changes() || ops::kind(&page) == Some(PageKind::Hole) {
+        return Ok(None);
+    }
     let op = match ops::kind(&page) {
         Some(PageKind::Node) => PageOp::Truncate { slot: Node::new(&page).count() as u16 },
         _ => PageOp::Bytes { offset: HEADER_BYTES as u16, data: &[] },
@@ -90,7 +94,7 @@ fn renew(flusher: &Flusher, space: &Arc<Space>, page: PageNo) -> Result<Arc<Fram
     let mut mtr = Mtr::new();
     mtr.apply(&mut page, op);
     mtr.commit(&flusher.pager, &mut [&mut page])?;
-    Ok(page.frame().clone())
+    Ok(Some(page.frame().clone()))
 }
 
 /// Makes a new block of the page; false when it does not fit into one.
