@@ -10,7 +10,7 @@ pub enum Error {
     /// The device failed; it names itself.
     #[error(transparent)]
     Device(#[from] device::Error),
-    /// Whoever is told of the progress of long work asked to end it.
+    /// The caller ended the work when it was told of its progress.
     #[error("ended before it was complete")]
     Interrupted,
     /// The device holds no store.

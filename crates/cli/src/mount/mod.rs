@@ -265,7 +265,8 @@ pub(crate) fn unmount(arguments: &UnmountArguments) -> Result<()> {
     }
     // It was renamed, or lies on a mount that died: then the owner cannot be found either.
     let is_gone = !store.exists();
-    // Who cannot ask can still unmount. But one who waits for a stopped process in the kernel cannot even be killed.
+    // A caller that cannot ask can still unmount. A stopped process is another matter: umount(2) would wait for it, and
+    // not even a kill ends that.
     let has_owner = match control::ask(&store, "ping") {
         Err(error) if error.chain().any(|cause| cause.is::<control::Unanswered>()) => {
             bail!(

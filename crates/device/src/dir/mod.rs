@@ -98,6 +98,7 @@ impl DirVfs {
         let directory = rustix::fs::open(path, flags, Mode::empty())
             .map_err(|errno| error("open the directory", errno.into()))?;
         let was_there = rustix::fs::statat(&directory, LOCK_NAME, AtFlags::SYMLINK_NOFOLLOW).is_ok();
+        let mut can_probe = true;
         let lock = loop {
             let open = |flags| {
                 let opened = PositionalFile::open_in(
@@ -111,6 +112,7 @@ impl DirVfs {
             let mut opened = open(OFlags::RDWR | OFlags::CREATE);
             if options.read_only && is_read_only_place(&opened) {
                 // Others may write there by another mount, and then it is locked.
+                can_probe = false;
                 opened = open(OFlags::RDONLY);
                 if opened.as_ref().is_err_and(|source| source.kind() == io::ErrorKind::NotFound) {
                     break None;
@@ -138,7 +140,7 @@ impl DirVfs {
             io_align: SECTOR as u32,
             ordered: false,
         };
-        if let Some(lock) = lock.as_ref().filter(|_| !options.read_only) {
+        if let Some(lock) = lock.as_ref().filter(|_| can_probe) {
             props.atomic_writes =
                 lock.atomic_writes().map_err(|source| error("probe for atomic writes", source))?;
             props.hole_unit = hole_unit(&lock.file).map_err(|source| error("probe for holes", source))?;

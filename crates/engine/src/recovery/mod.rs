@@ -455,7 +455,8 @@ pub(crate) fn wants_holes(kind: TableKind) -> bool {
 
 /// Compressed pages take as much space as others on a VFS without holes; nothing else would report that.
 pub(crate) fn warn_without_holes(engine: &TxnEngine) {
-    if engine.flusher().vfs().props().hole_unit == 0 {
+    // A place that nobody can write to was not asked for holes.
+    if engine.flusher().vfs().props().hole_unit == 0 && !engine.poison().is_read_only() {
         log::warn!(
             "{}: makes no holes, so compressed pages take as much space as plain ones",
             engine.flusher().vfs().name()

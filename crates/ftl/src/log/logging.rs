@@ -213,15 +213,15 @@ impl Journal {
         put.map_err(|error| self.poison(&mut log, error))
     }
 
-    /// From now on flushes go to `ring`, whose newest header has number `sequence`. Makes headers of this epoch durable first, so
-    /// that no frame of an older one counts.
+    /// From now on flushes go to `ring`, whose newest header has number `sequence`. Makes headers of this epoch durable
+    /// first, so that no frame of an older one counts.
     pub(crate) fn begin_logging(&self, ring: Ring, sequence: u64) -> Result<()> {
         let ring = Arc::new(ring);
         let mut log = self.lock();
         self.check_failure(&mut log)?;
         assert_eq!(log.durable.batches, log.last.batches, "invariant 1: all is settled when logging begins");
         let (epoch, settled_seq) = (log.epoch(), log.last.batches);
-        let mark = Mark { sequence: sequence + 2, epoch, settled_seq, opening: epoch, ..Mark::default() };
+        let mark = Mark { sequence: sequence + 2, epoch, settled_seq, ..Mark::default() };
         // Both, so that damage to one of them does not void this epoch's frames.
         let put = MutexGuard::unlocked(&mut log, || {
             ring.put_mark(Mark { sequence: sequence + 1, ..mark })?;
@@ -306,8 +306,7 @@ impl Journal {
         let Cut { position, frame_next, .. } = cut;
         if frame_next > logging.mark.frame_next {
             let sequence = logging.mark.sequence + 1;
-            let opening = logging.mark.opening;
-            let mark = Mark { sequence, epoch, frame_next, position, settled_seq: batches, opening };
+            let mark = Mark { sequence, epoch, frame_next, position, settled_seq: batches };
             let ring = Arc::clone(&logging.ring);
             let put = match is_broken(Rule::LogMarkDurable) {
                 true => Ok(()),

@@ -263,7 +263,7 @@ impl Ring {
             settled_seq: mark.settled_seq,
             capacity_bytes: RING_START + self.bytes,
             unit_bytes: self.unit_bytes as u32,
-            opening: Some(mark.opening),
+            opening: Some(mark.epoch),
         }
     }
 
@@ -501,6 +501,4 @@ pub(crate) struct Mark {
     pub(crate) frame_next: u64,
     pub(crate) position: u64,
     pub(crate) settled_seq: Seq,
-    /// See [`LogHeader::opening`].
-    pub(crate) opening: u64,
 }
