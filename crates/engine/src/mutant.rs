@@ -50,6 +50,8 @@ lacuna_mutants::breakable_rules! {
     OneGivesPagesBack = "one-gives-pages-back",
     /// A panic with a page latched stops the store (poison).
     PanicsStop = "panics-stop",
+    /// Purge asks for the oldest view under the lock of what is kept, not before (undo::slots).
+    HorizonUnderLock = "horizon-under-lock",
     /// A transaction that releases locks before its end wakes the waiters.
     ReleasesWake = "releases-wake",
     /// Of the logs in a slot only those that no view needs are purged, not those after them.

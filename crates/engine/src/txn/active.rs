@@ -175,7 +175,9 @@ impl ActiveTxns {
         self.running.lock().views.count()
     }
 
-    /// Moment of the oldest view: no view needs history of transactions that finished before it. Only grows.
+    /// Moment of the oldest view: no view needs history of transactions that finished before it. A view that is opened
+    /// later may be older than what this returned, but sees all that had finished by then: so who looks for history
+    /// that may go asks under the lock under which history is kept, never before.
     pub(crate) fn oldest_view(&self) -> u64 {
         if is_broken(Rule::HistoryKept) {
             return u64::MAX;

@@ -161,7 +161,7 @@ impl TxnEngine {
         let _one = self.purge.one.lock();
         loop {
             loop {
-                let logs = self.undo.slots().due(self.txns.oldest_view());
+                let logs = self.undo.slots().due(|| self.txns.oldest_view());
                 if logs.is_empty() {
                     break;
                 }
@@ -238,7 +238,7 @@ impl TxnEngine {
 
     fn wait_for_purge_until(&self, deadline: Option<Instant>) -> Result<()> {
         if !self.flusher.has_threads() {
-            return self.purge_waiting();
+            return self.purge_waiting().map_err(|e| self.poison.set(e));
         }
         let mut queue = self.purge.queue.lock();
         while !queue.logs.is_empty() || queue.is_working || self.history_is_due() {

@@ -224,10 +224,15 @@ impl Slots {
         true
     }
 
-    /// The logs that finished before `moment` in the slot that has the oldest of all, oldest first; none when
-    /// there are none. They stay kept.
-    pub(crate) fn due(&self, moment: u64) -> Vec<RetainedLog> {
+    /// The logs that finished before the moment of the oldest view in the slot that has the oldest of all, oldest first;
+    /// none when there are none. They stay kept.
+    ///
+    /// `oldest_view` is asked once the lock is held: a view that needs a log was open before the log was kept, and so
+    /// is seen. Asked before, it may be one that was opened since, and kept logs may be its history.
+    pub(crate) fn due(&self, oldest_view: impl Fn() -> u64) -> Vec<RetainedLog> {
+        let too_early = is_broken(Rule::HorizonUnderLock).then(&oldest_view);
         let table = self.table.lock();
+        let moment = too_early.unwrap_or_else(oldest_view);
         let Some((_, slot)) = table.order.range(..moment).next() else { return Vec::new() };
         let logs = table.kept[slot].logs.iter().map(|(_, log)| *log);
         logs.take_while(|log| log.moment < moment || is_broken(Rule::LaterLogsKept)).collect()
@@ -312,7 +317,7 @@ mod tests {
         assert_eq!(take(&slots), (slot, true));
         slots.start_log(slot, PageNo(7));
         assert!(slots.keep(log(slot, 3), PageNo(1), false), "others are kept there");
-        assert_eq!((slots.due(3).len(), slots.due(4).len(), slots.history()), (1, 2, (2, 20)));
+        assert_eq!((slots.due(|| 3).len(), slots.due(|| 4).len(), slots.history()), (1, 2, (2, 20)));
         let part = Clearance { slot, keep: Some(PageNo(7)) };
         assert_eq!(slots.purged(slot, 1), Drained::UpTo(part));
         assert_eq!(slots.trimmed(Clearance { slot, keep: Some(PageNo(7)) }), None, "a log is left");

@@ -19,7 +19,10 @@ use std::{
 };
 
 use lacuna_device::{BatchOp, MemVfs, Vfs};
-use lacuna_engine::{Direction, Error, Store, StoreOptions, Table, TableOptions, TransactionOptions, Txn};
+use lacuna_engine::{
+    Algorithm, Direction, Durability, Error, Store, StoreOptions, Table, TableKind, TableOptions,
+    TransactionOptions, Txn,
+};
 use lacuna_sim::{HookedVfs, Hooks, SimVfs};
 use shuttle::thread;
 
@@ -108,6 +111,94 @@ fn purge_leaves_the_pages_of_the_next_owner_alone() {
         next.rollback().unwrap();
         let want = (0..4).map(|record| (key(0, record), 1)).collect();
         check(store, table, &vfs, &want);
+    });
+}
+
+/// Purge finds no view open; then one is opened, and a writer that it does not see commits.
+#[test]
+fn a_view_opened_while_purge_begins_keeps_its_history() {
+    explore(40, || {
+        let vfs: Arc<dyn Vfs> = MemVfs::new();
+        let (store, table) = open(&vfs, options());
+        fill(&store, &table, 4, 1);
+        // It has no view of its own: its deletion and its new value belong to the one opened meanwhile.
+        let mut writer = store.begin_with(TransactionOptions::READ_COMMITTED);
+        assert!(writer.delete(&table, &key(0, 1)).unwrap());
+        writer.put(&table, &key(0, 2), &value(2)).unwrap();
+        let purge = {
+            let store = store.clone();
+            thread::spawn(move || {
+                store.step().unwrap();
+            })
+        };
+        let reader = store.begin();
+        let first = versions(&reader, &table, Direction::Forward).unwrap();
+        writer.commit().unwrap();
+        purge.join().unwrap();
+        assert_eq!(versions(&reader, &table, Direction::Backward).unwrap(), first);
+        drop(reader);
+        let want = [(0, 1), (2, 2), (3, 1)].map(|(record, version)| (key(0, record), version));
+        check(store, table, &vfs, &want.into());
+    });
+}
+
+/// A store is dropped while a transaction commits: what the commit returns is what the next opening finds.
+#[test]
+fn a_commit_beside_the_end_of_the_store_says_what_became_of_it() {
+    explore(20, || {
+        for durability in [Durability::Sync, Durability::Relaxed] {
+            let vfs: Arc<dyn Vfs> = MemVfs::new();
+            let options = StoreOptions { durability, ..options() };
+            let (store, table) = open(&vfs, options.clone());
+            fill(&store, &table, 1, 1);
+            let mut txn = store.begin();
+            txn.put(&table, &key(0, 1), &value(2)).unwrap();
+            drop(table);
+            let closes = dice().chance(50);
+            let ender = thread::spawn(move || if closes { store.close().unwrap() } else { drop(store) });
+            let outcome = txn.commit();
+            ender.join().unwrap();
+            let (store, table) = open(&vfs, options);
+            let is_there = store.begin().get(&table, &key(0, 1)).unwrap().is_some();
+            match outcome {
+                Ok(()) => assert!(is_there || durability == Durability::Relaxed, "acknowledged, and lost"),
+                Err(Error::Closed) => assert!(!is_there, "refused, and there"),
+                Err(error) => panic!("{error}"),
+            }
+        }
+    });
+}
+
+/// A rebuild gives the table another file: it is there at each moment all the same.
+#[test]
+fn a_table_is_there_while_it_is_rebuilt() {
+    explore(10, || {
+        let vfs: Arc<dyn Vfs> = MemVfs::new();
+        let store = Store::open(vfs, options()).unwrap();
+        let table = store.create_table("t", TableOptions::default()).unwrap();
+        let mut txn = store.begin();
+        txn.put(&table, b"key", b"value").unwrap();
+        txn.commit().unwrap();
+        let rebuild = {
+            let store = store.clone();
+            thread::spawn(move || {
+                let kind =
+                    TableKind::RowCompressed { key_block_size: 8, algorithm: Algorithm::Zlib, level: 0 };
+                store.alter_table("t", kind).unwrap();
+            })
+        };
+        let looks = {
+            let store = store.clone();
+            thread::spawn(move || {
+                for _ in 0..4 {
+                    assert!(store.table("t").unwrap().is_some());
+                    assert_eq!(store.tables().unwrap().len(), 1);
+                    assert!(table.estimated_count().unwrap() > 0);
+                }
+            })
+        };
+        rebuild.join().unwrap();
+        looks.join().unwrap();
     });
 }
 
