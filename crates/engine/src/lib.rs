@@ -66,11 +66,14 @@
 //! # Why threads are harmless
 //!
 //! - A page has one copy in memory, and a latch (`pool`). Latches are taken from the root of a tree down, siblings from
-//!   left to right; then pages of a chain; then undo pages, a slot's first page before its last; then the allocation
-//!   page. So latch waits never form a cycle.
+//!   left to right; then pages of a chain; then the table's allocation page, whose list and new pages nobody else waits
+//!   for; then the same in the undo file, a slot's first page before its last. So latch waits never form a cycle.
 //! - Below latches come locks that are held briefly: a shard of the pool, the log's state, then the list of dirty
 //!   pages. None of them is held across I/O, and no latch is held while a page is compressed or written, nor while a
-//!   thread waits for a transaction, for log or for memory (`txn`, invariant 4).
+//!   thread waits for a transaction, for space in the log's files or for memory (`txn`, invariant 4). Appending to the
+//!   log waits, if its buffer is full, for a write of the log only, which takes no latch.
+//! - An operation that fails between a page's change and its log record stops the store before the latch is free again
+//!   (`mtr`): what can fail comes first.
 //! - A record is locked by the transaction that it names as its writer, as long as that runs; each new wait searches
 //!   the waits-for graph for a cycle (`txn::active`). Readers never wait for a lock: they follow undo records to the
 //!   version that their view sees.

@@ -13,21 +13,24 @@ use std::{
     // These need not go through the scheduler of the tests.
     sync::{
         OnceLock,
-        atomic::{AtomicU8, Ordering},
+        atomic::{AtomicU8, AtomicUsize, Ordering},
     },
-    thread,
     time::Duration,
 };
 
 use crate::{
     mutant::{Rule, is_broken},
-    types::{Error, Result},
+    sync::thread,
+    types::{Error, PageId, Result},
 };
 
 /// Public calls are refused, while the store writes its dirty pages.
 const CLOSING: u8 = 1;
 /// Nothing reaches the VFS any more.
 const CLOSED: u8 = 2;
+
+/// How often a store that is closed looks for threads that still write.
+const WRITER_CHECK: Duration = Duration::from_millis(1);
 
 /// How often a waiter checks whether the store has been stopped.
 pub(crate) const POISON_CHECK: Duration = Duration::from_millis(100);
@@ -37,6 +40,17 @@ pub(crate) struct Poison {
     stop: OnceLock<Stop>,
     /// 0, [`CLOSING`] or [`CLOSED`]; only grows.
     closed: AtomicU8,
+    /// Threads that write to the VFS, see [`Poison::begin_to_write`].
+    writers: AtomicUsize,
+}
+
+/// A thread that writes to the VFS, until it is dropped.
+pub(crate) struct Writing<'a>(&'a Poison);
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        self.0.writers.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 /// Why nothing is written.
@@ -48,7 +62,11 @@ enum Stop {
 impl Poison {
     /// Of a store that is opened for reading only.
     pub(crate) fn read_only() -> Poison {
-        Poison { stop: OnceLock::from(Stop::ReadOnly), closed: AtomicU8::new(0) }
+        Poison {
+            stop: OnceLock::from(Stop::ReadOnly),
+            closed: AtomicU8::new(0),
+            writers: AtomicUsize::new(0),
+        }
     }
 
     /// Whether the store was opened for reading only.
@@ -82,14 +100,42 @@ impl Poison {
         before.map(drop).map_err(|_| Error::Closed)
     }
 
-    /// Nothing is written to the VFS any more, nor read.
+    /// Nothing is written to the VFS any more once this returns, nor read. The caller writes nothing itself.
     pub(crate) fn close(&self) {
-        self.closed.store(CLOSED, Ordering::Release);
+        self.closed.store(CLOSED, Ordering::SeqCst);
+        while self.writers.load(Ordering::SeqCst) != 0 {
+            thread::yield_now(); // the tests' scheduler has no time
+            thread::sleep(WRITER_CHECK);
+        }
+    }
+
+    /// Called before the VFS is written to, for as long as that takes: until then a store that is closed meanwhile
+    /// leaves the VFS to nobody.
+    ///
+    /// # Errors
+    /// Those of [`Poison::check`].
+    pub(crate) fn begin_to_write(&self) -> Result<Writing<'_>> {
+        self.writers.fetch_add(1, Ordering::SeqCst);
+        let writing = Writing(self);
+        if self.closed.load(Ordering::SeqCst) == CLOSED {
+            return Err(Error::Closed);
+        }
+        self.check().map(|()| writing)
+    }
+
+    /// Whether a failure has stopped the store.
+    pub(crate) fn has_failed(&self) -> bool {
+        matches!(self.stop.get(), Some(Stop::Failed(_)))
     }
 
     /// Stops the store because a thread panicked.
     pub(crate) fn panicked(&self, message: &str) {
         let _ = self.stop.set(Stop::Failed(format!("a panic: {message}")));
+    }
+
+    /// Stops the store because an operation failed after it had changed `page`, and before that was logged.
+    pub(crate) fn left_unlogged(&self, page: PageId) {
+        let _ = self.stop.set(Stop::Failed(format!("an operation failed when it had changed {page}")));
     }
 
     /// Calls `work`, and stops the store if it panics; what it returned, if it did not.
@@ -106,9 +152,11 @@ impl Poison {
             .ok()
     }
 
-    /// Stops the store because of `error`, which is returned.
+    /// Stops the store because of `error`, which is returned, unless that only says that it is closed.
     pub(crate) fn set(&self, error: Error) -> Error {
-        let _ = self.stop.set(Stop::Failed(error.to_string()));
+        if !matches!(error, Error::Closed) {
+            let _ = self.stop.set(Stop::Failed(error.to_string()));
+        }
         error
     }
 }
@@ -121,12 +169,12 @@ pub(crate) struct Sentinel {
 
 impl Sentinel {
     pub(crate) fn new() -> Sentinel {
-        Sentinel { was_panicking: thread::panicking() }
+        Sentinel { was_panicking: std::thread::panicking() }
     }
 
     /// Whether the thread has begun to panic since.
     pub(crate) fn sees_panic(&self) -> bool {
-        thread::panicking() && !self.was_panicking && !is_broken(Rule::PanicsStop)
+        std::thread::panicking() && !self.was_panicking && !is_broken(Rule::PanicsStop)
     }
 }
 

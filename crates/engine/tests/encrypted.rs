@@ -177,7 +177,7 @@ fn tables_that_are_not_encrypted_lie_beside_others() {
     let encrypted: Vec<bool> = ["lz4", "plain"]
         .map(|name| {
             let images = store.images(name).expect("images");
-            assert!(images.encrypted == 0 || images.encrypted == images.pages.values().sum());
+            assert!(images.encrypted == 0 || images.encrypted == images.pages.values().sum::<u64>());
             images.encrypted > 0
         })
         .into();

@@ -12,6 +12,7 @@ mod contention;
 mod contract;
 mod crash;
 mod cursors;
+mod damaged;
 mod encrypted;
 mod faults;
 mod flush;

@@ -83,6 +83,32 @@ fn a_cut_and_extended_file_has_zeros() {
     assert_eq!(read(&*file, 10_240, 65_536 - 10_240), [0; 65_536 - 10_240]);
 }
 
+/// Giving log back fences what others wrote, and writes the header: neither may fail unnoticed.
+#[test]
+fn a_log_device_that_fails_while_log_is_given_back_stops_the_store() {
+    // A checkpoint while all syncs from that number on fail, and then a commit, which syncs once.
+    let run = |failing: u64| {
+        let device = SimMemory::beside(&SimDevice::new(1 << 20, 1), 2 << 20, 1);
+        let place = LogDeviceVfs::format(MemVfs::new(), device.clone(), false).expect("format");
+        let options =
+            StoreOptions { background: false, durability: Durability::Sync, ..StoreOptions::default() };
+        let store = Store::open(place, options).expect("open");
+        let table = store.create_table("t", TableOptions::default()).expect("create");
+        let put = |i: u32| {
+            let mut txn = store.begin();
+            txn.put(&table, &i.to_be_bytes(), &[7; 100])?;
+            txn.commit()
+        };
+        (0..1000).for_each(|i| put(i).expect("put"));
+        device.fail_syncs_after(failing);
+        (store.checkpoint(), put(1000))
+    };
+    let all: Vec<_> = (1..).map(run).take_while(|(_, commit)| commit.is_err()).collect();
+    assert!(all.len() > 2, "{all:?}");
+    let unnoticed = all.iter().filter(|(checkpoint, _)| checkpoint.is_ok()).count();
+    assert_eq!(unnoticed, 1, "the sync of the commit: {all:?}");
+}
+
 /// The next file takes what the one before does not need, and its number is no other file's.
 #[test]
 fn files_follow_each_other() {

@@ -2,6 +2,7 @@
 //! acknowledged commit is there when it is opened again.
 
 use std::{
+    ops::ControlFlow,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc,
@@ -162,4 +163,46 @@ fn a_panic_that_is_caught_stops_the_store() {
     assert!(catch_unwind(AssertUnwindSafe(|| store.checkpoint())).is_err(), "nothing was written");
     let outcome = store.begin().put(&table, b"key", b"other");
     assert!(matches!(&outcome, Err(Error::Poisoned { reason }) if reason.contains("panic")), "{outcome:?}");
+}
+
+/// As that, while a caller's own thread writes pages: in `optimize`, or in a transaction that is used again.
+#[test]
+fn a_panic_in_a_flush_by_the_caller_stops_the_store() {
+    for in_optimize in [false, true] {
+        let fuse = Arc::new(Fuse { left: AtomicU64::new(0) });
+        let vfs = HookedVfs::new(MemVfs::new(), Arc::clone(&fuse));
+        let store = Store::open(vfs, StoreOptions { background: false, ..options() }).expect("open");
+        let table = store.create_table("t", TableOptions::default()).expect("table");
+        let mut txn = store.begin();
+        let mut value = vec![0; 3000];
+        let mut rng = Rng::new(1);
+        (0..100).for_each(|record| {
+            rng.fill(&mut value);
+            txn.put(&table, &key(0, record), &value).expect("put");
+        });
+        if in_optimize {
+            txn.commit().expect("commit");
+            store.alter_table("t", TableOptions::compressed(Algorithm::Lz4).kind).expect("alter");
+            fuse.left.store(1, Ordering::SeqCst);
+            let caught =
+                catch_unwind(AssertUnwindSafe(|| store.optimize("t", |_| ControlFlow::Continue(()))));
+            assert!(caught.is_err(), "nothing was written");
+        } else {
+            fuse.left.store(1, Ordering::SeqCst);
+            let caught = catch_unwind(AssertUnwindSafe(|| {
+                for record in 100.. {
+                    rng.fill(&mut value);
+                    txn.put(&table, &key(0, record), &value).expect("put");
+                }
+            }));
+            assert!(caught.is_err());
+            let outcome = txn.put(&table, b"key", b"other");
+            assert!(matches!(outcome, Err(Error::Poisoned { .. })), "{outcome:?}");
+        }
+        let outcome = store.checkpoint();
+        assert!(
+            matches!(&outcome, Err(Error::Poisoned { reason }) if reason.contains("panic")),
+            "{outcome:?}"
+        );
+    }
 }

@@ -150,45 +150,6 @@ fn a_table_of_another_page_size_may_follow_an_interrupted_one() {
     }
 }
 
-/// Merging leaves needs the allocation page. When that cannot be read nothing may have been changed.
-#[test]
-fn a_merge_that_fails_changes_nothing() {
-    let vfs = SimVfs::new(1);
-    let store = Store::open(vfs.clone(), options()).expect("open");
-    let table = store.create_table("t", TableOptions::default().page_bytes(4096)).expect("create");
-    let mut txn = store.begin();
-    for i in 0..400 {
-        txn.put(&table, &key(i), &[7; 100]).expect("put");
-    }
-    txn.commit().expect("commit");
-    drop(table);
-    store.close().expect("close");
-
-    vfs.flip_bit("t00000016.4k", 70, 0);
-    let sync = StoreOptions { durability: Durability::Sync, ..options() };
-    let store = Store::open(vfs.clone(), sync).expect("open");
-    let table = store.table("t").expect("catalog").expect("there");
-    let mut kept = 400;
-    for i in 0..400 {
-        let mut txn = store.begin();
-        txn.delete(&table, &key(i)).expect("delete");
-        kept -= 1;
-        if txn.commit().is_err() {
-            break;
-        }
-    }
-    assert!(kept > 0, "no merge met the damage");
-    assert!(matches!(store.begin().put(&table, b"x", b"y"), Err(Error::Poisoned { .. })));
-    assert_eq!(count(&store, &table), kept);
-    vfs.flip_bit("t00000016.4k", 70, 0);
-    drop((table, store));
-    let store = Store::open(vfs, options()).expect("open");
-    let table = store.table("t").expect("catalog").expect("there");
-    let found = count(&store, &table);
-    assert!(found == kept || found == kept + 1, "{found} records, {kept} expected");
-    store.check().expect("check");
-}
-
 /// The doublewrite file, new in a store that had none, must not vanish in the crash that it is for.
 #[test]
 fn the_doublewrite_file_survives_the_first_crash() {

@@ -17,11 +17,13 @@ use crate::{
     space::{Space, Spaces, corrupt},
     sync::thread,
     types::{Lsn, PageNo, Result},
-    wal::Until,
+    wal::{GROUP_BYTES_MAX, Until},
 };
 
 /// A rewritten list takes at most one in this many bytes of the log; of a longer list only the first part is rewritten.
 const LOG_SHARE: u64 = 16;
+/// Nor more bytes than this, however long the log may be: they are logged in one group.
+const LIST_BYTES_MAX: u64 = GROUP_BYTES_MAX as u64 / 4;
 
 /// The first pages of a list, and all that they list.
 struct ListHead {
@@ -31,11 +33,14 @@ struct ListHead {
     rest: PageNo,
 }
 
-/// Truncates the files in which many pages were freed lately. The caller holds no latch.
+/// Truncates the files in which many pages were freed lately, but none whose free list cannot be read. The caller holds
+/// no latch.
 pub(crate) fn truncate_all(pager: &Pager, spaces: &Spaces, log_bytes: u64) -> Result<()> {
     for space in spaces.all().into_iter().filter(|space| space.wants_cut()) {
-        if let Some(space) = space.pin_for_work() {
-            truncate(pager, &space, false, log_bytes)?;
+        let Some(space) = space.pin_for_work() else { continue };
+        if let Err(error) = truncate(pager, &space, false, log_bytes) {
+            pager.poison().check()?;
+            log::debug!("a file is not truncated: {error}");
         }
     }
     Ok(())
@@ -61,6 +66,7 @@ pub(crate) fn truncate(pager: &Pager, space: &Arc<Space>, is_asked: bool, log_by
         // So long that others may allocate a page and flush it.
         (0..500).for_each(|_| thread::yield_now());
     }
+    let _writing = pager.poison().begin_to_write()?;
     space.cut(used).map_err(|e| pager.poison().set(e))
 }
 
@@ -68,7 +74,7 @@ pub(crate) fn truncate(pager: &Pager, space: &Arc<Space>, is_asked: bool, log_by
 fn drop_last(pager: &Pager, space: &Arc<Space>, log_bytes: u64) -> Result<Option<Lsn>> {
     let mut allocator = Allocator::latch(pager, space)?;
     let used = allocator.used();
-    let entries_max = (log_bytes / LOG_SHARE) as usize / ENTRY_BYTES;
+    let entries_max = (log_bytes / LOG_SHARE).min(LIST_BYTES_MAX) as usize / ENTRY_BYTES;
     let mut head = allocator.first_part(entries_max)?;
     head.free.sort_unstable();
     if let Some(twice) = head.free.windows(2).find(|pair| pair[0] == pair[1]) {
@@ -81,7 +87,7 @@ fn drop_last(pager: &Pager, space: &Arc<Space>, log_bytes: u64) -> Result<Option
     }
     head.free.truncate(head.free.len() - dropped);
     let mut mtr = Mtr::new();
-    let mut pages = allocator.write_list(&mut mtr, head);
+    let mut pages = allocator.write_list(&mut mtr, head)?;
     let count = u64_at(&allocator.header, FREE_COUNT).saturating_sub(dropped as u64);
     allocator.put(&mut mtr, FREE_COUNT, count);
     allocator.put(&mut mtr, USED, used - dropped as u64);
@@ -103,7 +109,11 @@ impl Allocator<'_> {
             }
             let list = match self.list.take() {
                 Some(list) => list,
-                None => self.pager.write(self.space, head.rest)?,
+                // As [`Allocator::latch`]: others keep no page of a sound list.
+                None => match self.pager.write_soon(self.space, head.rest)? {
+                    Some(list) => list,
+                    None => break,
+                },
             };
             head.free.push(head.rest);
             for at in 0..self.listed(&list)? {
@@ -117,7 +127,7 @@ impl Allocator<'_> {
 
     /// Makes `head.free`, in ascending order, the first part of the list. Pages of the list that are none of these, or
     /// not needed, become holes. All pages that were changed.
-    fn write_list(&mut self, mtr: &mut Mtr, head: ListHead) -> Vec<WriteGuard> {
+    fn write_list(&mut self, mtr: &mut Mtr, head: ListHead) -> Result<Vec<WriteGuard>> {
         let per_list = listed_max(self.space) + 1;
         let needed = head.free.len().div_ceil(per_list);
         let (mut lists, mut others): (Vec<_>, Vec<_>) =
@@ -129,7 +139,10 @@ impl Allocator<'_> {
             let page = entries.pop().expect("more pages than lists");
             lists.push(match others.iter().position(|other| other.id().page == page) {
                 Some(at) => others.swap_remove(at),
-                None => self.pager.create(self.space, page),
+                None => {
+                    let made = self.pager.create_soon(self.space, page);
+                    made.ok_or_else(|| corrupt(self.space, page, "in the free list, and used"))?
+                }
             });
         }
         for page in &mut others {
@@ -150,6 +163,6 @@ impl Allocator<'_> {
         assert!(entries.is_empty(), "invariant 1");
         self.put(mtr, FREE_HEAD, next.0);
         lists.extend(others);
-        lists
+        Ok(lists)
     }
 }

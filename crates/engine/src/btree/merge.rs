@@ -58,8 +58,15 @@ pub(crate) fn asks(leaf: Node<'_>, used_before: usize) -> bool {
 }
 
 impl Tree<'_> {
-    /// Frees the pages that can be spared around the leaf of `key`. The caller holds no latch.
-    pub(crate) fn merge(self, key: &[u8]) -> Result<()> {
+    /// Frees the pages that can be spared around the leaf of `key`, as far as their neighbours can be read: the change
+    /// that made the leaf small was made all the same. The caller holds no latch.
+    pub(crate) fn merge(self, key: &[u8]) {
+        if let Err(error) = self.try_merge(key) {
+            log::debug!("a leaf is not merged: {error}");
+        }
+    }
+
+    fn try_merge(self, key: &[u8]) -> Result<()> {
         loop {
             let Some(mut parent) = self.leaf_parent(key)? else { return Ok(()) };
             let slot = Node::new(&parent).child_slot(key);
@@ -77,7 +84,7 @@ impl Tree<'_> {
     /// Frees the leaf of `key` if a split has made it for a record that was refused. The caller holds no latch.
     pub(crate) fn merge_if_empty(self, key: &[u8]) -> Result<()> {
         let is_empty = Node::new(&self.leaf_read(key)?[..]).count() == 0;
-        if is_empty && !is_broken(Rule::RefusedLeavesGo) { self.merge(key) } else { Ok(()) }
+        if is_empty && !is_broken(Rule::RefusedLeavesGo) { self.try_merge(key) } else { Ok(()) }
     }
 
     /// The parent of the leaf of `key`, latched exclusively; `None` when the root is that leaf.

@@ -121,18 +121,24 @@ impl<'a> Tree<'a> {
     }
 
     fn read_child(self, parent: Node<'_>, slot: usize) -> Result<ReadGuard> {
-        let number = parent.child(slot);
+        let number = self.child_below(parent, slot)?;
         let child = self.pager.read(self.space, number)?;
         self.check_node(&child, number, Some(parent.level() - 1))?;
         Ok(child)
     }
 
-    fn write_child(self, parent: Node<'_>, slot: usize) -> Result<WriteGuard> {
+    /// The child's number. The parent is latched shared: whoever follows a page that names itself would wait for itself,
+    /// a reader too if a writer waits in between.
+    fn child_below(self, parent: Node<'_>, slot: usize) -> Result<PageNo> {
         let number = parent.child(slot);
-        // The parent is latched shared, so a page that names itself would wait for itself.
-        if number == ROOT || number == parent.number() {
-            return Err(corrupt(self.space, number, "a node above in the place of a child"));
+        match number == ROOT || number == parent.number() {
+            true => Err(corrupt(self.space, number, "a node above in the place of a child")),
+            false => Ok(number),
         }
+    }
+
+    fn write_child(self, parent: Node<'_>, slot: usize) -> Result<WriteGuard> {
+        let number = self.child_below(parent, slot)?;
         let child = self.pager.write(self.space, number)?;
         self.check_node(&child, number, Some(parent.level() - 1))?;
         self.check_fences(parent, slot, Node::new(&child), number)?;

@@ -81,6 +81,7 @@ impl Flusher {
         }
         // Groups that only note page writes may still be in memory: given back first, their room would be taken for good.
         self.pager.log().reach(start, Until::Written)?;
+        let _writing = self.poison.begin_to_write()?;
         let root = Root { checkpoint: start, ..before };
         let sync = !self.vfs.props().ordered && !is_broken(Rule::CheckpointsSynced);
         self.control.write(root, sync).map_err(|e| self.poison.set(e))?;

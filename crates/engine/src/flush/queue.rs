@@ -76,6 +76,7 @@ pub(crate) enum Work {
 impl Work {
     /// Returns the number of rewritten pages. A failure has poisoned the store.
     pub(super) fn carry_out(self, flusher: &Flusher, writer: &mut Writer) -> Result<u64> {
+        let _writing = flusher.poison.begin_to_write()?;
         match self {
             Work::Flush(due) => {
                 let written = writer.write(flusher, &due);

@@ -33,7 +33,7 @@ use crate::{
         rest::{PAGES_MAX, Rest},
     },
     sync::Mutex,
-    types::{Error, Lsn, PageNo, Result, TableId},
+    types::{Lsn, PageNo, Result, TableId},
 };
 
 /// Parts of the time, of which one is spent.
@@ -156,7 +156,7 @@ impl Writer {
         let Some(space) = job.space.pin_for_work().filter(|space| !space.is_locked()) else { return Ok(0) };
         let mut renewed = Vec::new();
         for page in job.pages {
-            if flusher.rest_of(&space, page, job.is_quiet) == Rest::Unknown && !look_up(&space, page)? {
+            if flusher.rest_of(&space, page, job.is_quiet) == Rest::Unknown && !look_up(&space, page) {
                 continue;
             }
             if flusher.rest_of(&space, page, job.is_quiet) != Rest::Due {
@@ -169,7 +169,9 @@ impl Writer {
                 Ok(None) if has_changes(flusher, &space, PageNo(page)) => {
                     notes.note_written(page, flusher.pager.log().end_hint());
                 }
-                Ok(None) | Err(Error::Corrupt { .. } | Error::NotBuiltIn { .. }) => notes.note_rested(page),
+                Ok(None) => notes.note_rested(page),
+                // Nobody has asked for it.
+                Err(_) if flusher.poison.check().is_ok() => notes.note_rested(page),
                 Err(error) => return Err(error),
             }
         }
@@ -185,17 +187,17 @@ fn has_changes(flusher: &Flusher, space: &Space, page: PageNo) -> bool {
 }
 
 /// Notes what the image of a page on the device says; false when there is none.
-fn look_up(space: &Space, page: u64) -> Result<bool> {
+fn look_up(space: &Space, page: u64) -> bool {
     let mut header = AlignedBuf::zeroed(lacuna_device::SECTOR);
-    space.file().read_at(space.offset(PageNo(page)), &mut header)?;
-    let Ok((algorithm, _)) = image_form(&header[..HEADER_BYTES]) else {
+    let read = space.file().read_at(space.offset(PageNo(page)), &mut header).is_ok();
+    let Some((algorithm, _)) = image_form(&header[..HEADER_BYTES]).ok().filter(|_| read) else {
         // A page that is free, or was not written yet; what is damaged is found by others.
         space.rest_notes().note_blank(page);
-        return Ok(false);
+        return false;
     };
     space.rest_notes().note_written(page, read_meta(&header).lsn);
     if algorithm == Algorithm::Zstd {
         space.rest_notes().note_rested(page);
     }
-    Ok(true)
+    true
 }

@@ -48,8 +48,7 @@ impl Flusher {
         }
         if self.checkpoint_is_due() && self.checkpoint().is_ok() {
             self.note_progress();
-            let _ = truncate_all(&self.pager, &self.spaces, self.options.log_bytes)
-                .map_err(|e| self.poison.set(e));
+            let _ = truncate_all(&self.pager, &self.spaces, self.options.log_bytes);
         }
         let _ = self.sync_relaxed();
     }

@@ -37,6 +37,7 @@ pub(super) struct Ring {
     state: Mutex<State>,
 }
 
+#[derive(Clone)]
 struct State {
     header: Header,
     /// Where the written bytes of each file end.
@@ -62,6 +63,11 @@ impl State {
     fn at(&self, name: &str) -> Result<usize> {
         self.position(name).ok_or_else(|| Error::NotFound { name: name.to_owned() })
     }
+
+    fn file(&mut self, name: &str) -> Result<&mut RingFile> {
+        let position = self.at(name)?;
+        Ok(&mut self.header.files[position])
+    }
 }
 
 /// A part of the ring that lies in one piece: offset on the device, and length.
@@ -79,7 +85,7 @@ impl Ring {
         ring.wipe(0, RING_START)?;
         let ring_bytes = ring.state.lock().header.ring_bytes;
         ring.clear(ring_bytes, 0, ring_bytes)?;
-        ring.change(|_| {})?;
+        ring.change(|_| Ok(()))?;
         Ok(ring)
     }
 
@@ -192,18 +198,24 @@ impl Ring {
         self.device.fence()
     }
 
-    /// Changes the header, durably.
-    fn change(&self, change: impl FnOnce(&mut State)) -> Result<()> {
+    /// Changes the header, durably; if that fails, not at all: the next change goes to the same slot.
+    fn change(&self, change: impl FnOnce(&mut State) -> Result<()>) -> Result<()> {
         let mut state = self.state.lock();
-        change(&mut state);
-        state.header.sequence += 1;
+        let mut changed = state.clone();
+        change(&mut changed)?;
+        changed.header.sequence += 1;
         let mut sector = AlignedBuf::zeroed(SECTOR);
-        sector.copy_from_slice(&state.header.to_sector());
-        self.device.persist(SLOTS[(state.header.sequence % 2) as usize], &sector)
+        sector.copy_from_slice(&changed.header.to_sector());
+        self.device.persist(SLOTS[(changed.header.sequence % 2) as usize], &sector)?;
+        *state = changed;
+        Ok(())
     }
 
     pub(super) fn set_opens(&self, opens: u64) -> Result<()> {
-        self.change(|state| state.header.pair.opens = opens)
+        self.change(|state| {
+            state.header.pair.opens = opens;
+            Ok(())
+        })
     }
 
     pub(super) fn names(&self) -> Vec<String> {
@@ -219,16 +231,18 @@ impl Ring {
             let base = state.newest().next_multiple_of(SECTOR as u64);
             state.header.files.push(RingFile { name: name.to_owned(), base, from: 0, bytes: 0 });
             state.ends.push(0);
+            Ok(())
         })
     }
 
     /// Removes a file that is the oldest, or has nothing.
     pub(super) fn remove(&self, name: &str) -> Result<()> {
         self.give_back(name, u64::MAX)?;
-        let position = self.state.lock().at(name)?;
         self.change(|state| {
+            let position = state.at(name)?;
             state.header.files.remove(position);
             state.ends.remove(position);
+            Ok(())
         })
     }
 
@@ -246,8 +260,10 @@ impl Ring {
             return Ok(());
         }
         self.clear(ring_bytes, file.base + file.from, to - file.from)?;
-        let position = self.state.lock().at(name)?;
-        self.change(|state| state.header.files[position].from = to)
+        self.change(|state| {
+            state.file(name)?.from = to;
+            Ok(())
+        })
     }
 
     fn file(&self, name: &str) -> Result<(u64, RingFile, u64)> {
@@ -263,10 +279,11 @@ impl Ring {
         if kept < end {
             self.clear(ring_bytes, file.base + kept, end - kept)?;
         }
-        let position = self.state.lock().at(name)?;
         self.change(|state| {
+            let position = state.at(name)?;
             state.header.files[position].bytes = len;
             state.ends[position] = end.min(kept);
+            Ok(())
         })
     }
 
@@ -296,8 +313,10 @@ impl Ring {
             return Err(Error::Full { what: self.name(name) });
         }
         if end > file.bytes {
-            let position = self.state.lock().at(name)?;
-            self.change(|state| state.header.files[position].bytes = end)?;
+            self.change(|state| {
+                state.file(name)?.bytes = end;
+                Ok(())
+            })?;
         }
         for (offset, len) in pieces(ring_bytes, at, data.len() as u64) {
             let (now, later) = data.split_at(len as usize);

@@ -20,8 +20,8 @@ use crate::{
     types::{Lsn, PageId, Result},
 };
 
-/// A mini-transaction in the making. Dropping it uncommitted after an operation is a bug, which the guards of the
-/// changed pages detect at the next commit.
+/// A mini-transaction in the making. Whatever can fail comes before its first operation: when it is dropped uncommitted
+/// after one, the guards of the changed pages stop the store before another thread sees them.
 #[must_use]
 pub(crate) struct Mtr {
     ops: Scratch,

@@ -14,7 +14,7 @@ use zerocopy::TryFromBytes;
 
 use super::{
     kind::{self, PageKind},
-    node::{OVERFLOW, key_bytes_max, value_bytes_max},
+    node::{DELETED, OVERFLOW, key_bytes_max, value_bytes_max},
     overflow::Reference,
     u32_at, u64_at,
 };
@@ -152,6 +152,7 @@ impl UndoRecord<'_> {
         let is_long = record.old_flags & OVERFLOW != 0;
         let is_sound = match record.change {
             Change::Edit => record.old_flags == 0,
+            _ if record.old_flags & !(DELETED | OVERFLOW) != 0 => false,
             _ => !is_long || Reference::parse(&record.old_value).is_some(),
         };
         is_sound.then_some(record)

@@ -185,8 +185,8 @@ impl Frame {
 
     fn latched(self: Arc<Frame>, page: LatchWrite<AlignedBuf>) -> WriteGuard {
         self.owner.store(this_thread(), Ordering::Relaxed);
-        let frame = LatchedFrame { frame: self, sentinel: Sentinel::new() };
-        WriteGuard { frame, page, modified: false, stale: false }
+        let frame = LatchedFrame { frame: self, sentinel: Sentinel::new(), is_modified: false };
+        WriteGuard { frame, page, stale: false }
     }
 
     /// Whether this thread holds the latch exclusively, and would wait for itself. Only pages that name each other as
@@ -232,11 +232,13 @@ impl ReadGuard {
     }
 }
 
-/// The frame of a page that is latched exclusively. It is dropped before the latch: if the thread panicked, the store
-/// is stopped before another thread can see the page.
+/// The frame of a page that is latched exclusively. It is dropped before the latch: if the thread panicked, or failed
+/// between a change and its log record, the store is stopped before another thread can see the page.
 pub(crate) struct LatchedFrame {
     frame: Arc<Frame>,
     sentinel: Sentinel,
+    /// A mini-transaction changed the page and has not been committed yet.
+    is_modified: bool,
 }
 
 impl Deref for LatchedFrame {
@@ -253,6 +255,8 @@ impl Drop for LatchedFrame {
         if self.sentinel.sees_panic() {
             self.frame.poison.panicked(IN_A_CALL);
             self.frame.failed.store(true, Ordering::Release);
+        } else if self.is_modified {
+            self.frame.poison.left_unlogged(self.frame.id);
         }
     }
 }
@@ -262,8 +266,6 @@ pub(crate) struct WriteGuard {
     // Before the latch: see there.
     pub(super) frame: LatchedFrame,
     page: LatchWrite<AlignedBuf>,
-    /// A mini-transaction changed it and has not been committed yet.
-    modified: bool,
     /// Its block does not hold its last changes: there was no space.
     stale: bool,
 }
@@ -341,11 +343,11 @@ impl WriteGuard {
     }
 
     pub(crate) fn is_modified(&self) -> bool {
-        self.modified
+        self.frame.is_modified
     }
 
     pub(crate) fn set_modified(&mut self) {
-        self.modified = true;
+        self.frame.is_modified = true;
     }
 
     /// Stamps the page with the end of the record that changed it.
@@ -353,7 +355,7 @@ impl WriteGuard {
         let page = self.bytes_mut();
         let meta = Meta { lsn: lsn.0, ..lacuna_page::read_meta(page) };
         lacuna_page::write_meta(page, &meta);
-        self.modified = false;
+        self.frame.is_modified = false;
     }
 }
 

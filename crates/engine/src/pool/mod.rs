@@ -292,11 +292,13 @@ impl Pool {
                 return Err(needed_twice(space, page));
             }
             let guard = latch(frame);
-            if frame_of(&guard).is_none_or(|frame| !frame.failed.load(Ordering::Acquire)) {
-                return Ok(guard);
+            let failed = frame_of(&guard).filter(|frame| frame.failed.load(Ordering::Acquire));
+            let Some(failed) = failed.cloned() else { return Ok(guard) };
+            drop(guard);
+            // After a panic the frame stays as it is; one that could not be read is gone.
+            if self.shard(id).lock().get(id).is_some_and(|frame| Arc::ptr_eq(frame, &failed)) {
+                self.poison.check()?;
             }
-            // After a panic the frame stays as it is.
-            self.poison.check()?;
         }
     }
 
@@ -330,13 +332,9 @@ impl Pool {
     pub(crate) fn read_if_written(&self, space: &Space, page: PageNo) -> Result<Option<ReadGuard>> {
         match self.read(space, page) {
             Ok(guard) => Ok(Some(guard)),
-            Err(e) => {
-                if is_unwritten(space, page)? {
-                    Ok(None)
-                } else {
-                    Err(e)
-                }
-            }
+            Err(_) if is_unwritten(space, page)? => Ok(None),
+            // It may have been written since: only a second failure is one.
+            Err(_) => self.read(space, page).map(Some),
         }
     }
 

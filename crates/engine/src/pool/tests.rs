@@ -3,6 +3,7 @@ use lacuna_page::{Codec, Encoder};
 
 use super::*;
 use crate::{
+    mtr::Mtr,
     page::ops::PageOp,
     types::{Layout, TableId},
 };
@@ -50,6 +51,20 @@ fn a_page_that_cannot_be_read_fails_each_time_and_leaves_nothing_behind() {
         assert!(matches!(pool.read(&space, PageNo(1)), Err(Error::Corrupt { .. })));
     }
     assert_eq!(pool.bytes(), 0);
+}
+
+#[test]
+fn a_change_that_is_not_logged_stops_the_store_before_the_latch_is_released() {
+    let space = space_with_pages(1);
+    let poison = Arc::new(crate::poison::Poison::default());
+    let pool = Pool::new(64 * PAGE, Lsn(u64::MAX), poison.clone());
+    drop(pool.write(&space, PageNo(0)).expect("write"));
+    poison.check().expect("nothing was changed");
+    let mut guard = pool.write(&space, PageNo(0)).expect("write");
+    Mtr::new().apply(&mut guard, PageOp::Init { level: 1 });
+    drop(guard);
+    let error = poison.check().expect_err("stopped").to_string();
+    assert!(error.contains("an operation failed when it had changed table 3 page 0"), "{error}");
 }
 
 #[test]

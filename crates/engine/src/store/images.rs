@@ -42,7 +42,7 @@ impl Store {
         let engine = self.engine()?;
         let table = self.table(name)?.ok_or_else(|| Error::NoSuchTable { name: name.into() })?;
         // Like a transaction, so that the table is not dropped meanwhile.
-        let space = table.space().pin()?;
+        let space = table.pin_newest()?;
         let mut found = TableImages::default();
         if space.blocks().is_some() {
             return Ok(found);

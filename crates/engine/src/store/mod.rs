@@ -110,12 +110,8 @@ impl Store {
         let claim = Mutex::new(Some(StoreLock::new(&vfs)?));
         let (engine, recovery) = recovery::open(vfs, options)?;
         let threads = if background {
-            let spawn_error = |e| Error::BadOption { what: "background threads", reason: format!("{e}") };
-            threads::start(&engine).map_err(|e| {
-                // The threads that were started must not run for ever.
-                threads::stop(&engine);
-                spawn_error(e)
-            })?
+            threads::start(&engine)
+                .map_err(|e| Error::BadOption { what: "background threads", reason: format!("{e}") })?
         } else {
             Vec::new()
         };
@@ -287,16 +283,14 @@ impl Store {
 
 impl Inner {
     fn stop(&self) {
-        threads::stop(&self.engine);
-        for thread in self.threads.lock().drain(..) {
-            // A panic in it is caught, and stops the store.
-            thread.join().expect("a store's thread does not panic");
-        }
+        threads::stop(&self.engine, self.threads.lock().drain(..));
     }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        // Commits from now on are told that the store is closed, unless it was closed before.
+        let _ = self.engine.poison().begin_to_close();
         self.stop();
         // With relaxed durability the last commits are still in memory.
         let _ = self.engine.pager().log().reach(self.engine.pager().log().next(), Until::Flushed);

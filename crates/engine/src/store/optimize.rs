@@ -40,14 +40,15 @@ impl Store {
         let engine = self.engine()?;
         engine.poison().check()?;
         let table = self.table(name)?.ok_or_else(|| Error::NoSuchTable { name: name.into() })?;
-        // Like a transaction, so that the table is not dropped meanwhile.
-        let space = table.space().pin()?;
+        let space = table.pin_newest()?;
         // Pages that are made from now on are written as the settings ask anyway.
         let pages = Allocator::latch(engine.pager(), &space)?.used();
         let mut progress = OptimizeProgress { pages, ..OptimizeProgress::default() };
         // So that a next call finds no more writers to leave out than this one.
         engine.flusher().advance_horizon()?;
         while progress.done < pages {
+            // Not around `each`: a panic in it is the caller's.
+            let call = engine.poison().call();
             engine.flusher().throttle()?;
             let page_bytes = space.page_bytes() as u64;
             let round = (engine.flusher().rewrite_bytes() / page_bytes).max(1);
@@ -59,11 +60,13 @@ impl Store {
                 let pages = start..end.min(start + Rewrite::PAGES_MAX);
                 Work::Rewrite(Rewrite { space: Arc::clone(&space), pages })
             }))?;
+            drop(call);
             progress.done = end;
             if each(progress).is_break() {
                 return Ok(progress);
             }
         }
+        let _call = engine.poison().call();
         engine.flusher().truncate(&space)?;
         engine.flusher().flush_all()?;
         Ok(progress)

@@ -243,10 +243,27 @@ impl Store {
 
     fn row_and_table(&self, name: &str) -> Result<Option<(Row, Table)>> {
         let engine = self.engine()?;
-        let Some(row) = self.row(name)?.filter(|_| name != catalog::DEFAULTS) else { return Ok(None) };
-        // Without a space it was dropped since its row was read.
-        let space = engine.spaces().get(row.id);
-        Ok(space.map(|space| (row, Table::new(engine.clone(), space))))
+        let found = self.now_or_later(name, self.row(name)?, |id| engine.spaces().get(id))?;
+        Ok(found.map(|(row, space)| (row, Table::new(engine.clone(), space))))
+    }
+
+    /// The table's row, of which `row` is what was read before, with what `find` finds for its number. The table may
+    /// have been dropped since, or got another number by a rebuild.
+    fn now_or_later<T>(
+        &self,
+        name: &str,
+        mut row: Option<Row>,
+        find: impl Fn(TableId) -> Option<T>,
+    ) -> Result<Option<(Row, T)>> {
+        let mut tried = None;
+        while let Some(now) = row.filter(|row| name != catalog::DEFAULTS && tried != Some(row.id)) {
+            if let Some(found) = find(now.id) {
+                return Ok(Some((now, found)));
+            }
+            tried = Some(now.id);
+            row = self.row(name)?;
+        }
+        Ok(None)
     }
 
     /// The table of that name, made with `options` when there is none. [`Store::table`] opens one as it is.
@@ -367,7 +384,8 @@ impl Store {
         let engine = self.engine()?;
         let mut tables = Vec::new();
         for (name, row) in recovery::read_catalog(engine)? {
-            let Some(space) = engine.spaces().pin_for_work(row.id) else { continue };
+            let found = self.now_or_later(&name, Some(row), |id| engine.spaces().pin_for_work(id))?;
+            let Some((row, space)) = found else { continue };
             let file_bytes = space.file().len()?;
             let flushed = space.flushed();
             tables.push(TableInfo {

@@ -4,28 +4,43 @@ use std::sync::Arc;
 
 use crate::{pool::read_ahead, sync::thread, txn::TxnEngine};
 
-/// Starts them; they run until [`stop`].
+/// A thread's name, and what it does.
+type Part = (&'static str, fn(&TxnEngine));
+
+/// Starts them; they run until [`stop`]. When one cannot be started the others have ended, and the store is closed.
 pub(super) fn start(engine: &Arc<TxnEngine>) -> std::io::Result<Vec<thread::JoinHandle<()>>> {
-    let mut threads = Vec::new();
+    let ahead: Part = ("lacuna-ahead", |engine| engine.read_ahead().run());
+    let write: Part = ("lacuna-write", |engine| engine.flusher().consume());
+    let one_each: [Part; 2] =
+        [("lacuna-flush", |engine| engine.flusher().produce()), ("lacuna-purge", TxnEngine::purge_loop)];
+    let parts = one_each.into_iter().chain([ahead; read_ahead::THREADS]);
+    let parts = parts.chain(std::iter::repeat_n(write, engine.flush_threads()));
     engine.flusher().start();
-    let spawn = |name: &str, body: fn(&TxnEngine)| {
+    let mut threads = Vec::new();
+    for (name, body) in parts {
         let engine = engine.clone();
-        thread::Builder::new().name(name.into()).spawn(move || body(&engine))
-    };
-    threads.push(spawn("lacuna-flush", |engine| engine.flusher().produce())?);
-    threads.push(spawn("lacuna-purge", TxnEngine::purge_loop)?);
-    for _ in 0..read_ahead::THREADS {
-        threads.push(spawn("lacuna-ahead", |engine| engine.read_ahead().run())?);
-    }
-    for _ in 0..engine.flush_threads() {
-        threads.push(spawn("lacuna-write", |engine| engine.flusher().consume())?);
+        match thread::Builder::new().name(name.into()).spawn({
+            let engine = engine.clone();
+            move || body(&engine)
+        }) {
+            Ok(thread) => threads.push(thread),
+            Err(error) => {
+                stop(&engine, threads.into_iter());
+                engine.poison().close();
+                return Err(error);
+            }
+        }
     }
     Ok(threads)
 }
 
-/// Asks the threads to end once they have finished their current work.
-pub(super) fn stop(engine: &TxnEngine) {
+/// Asks the threads to end once they have finished their current work, and waits for that.
+pub(super) fn stop(engine: &TxnEngine, threads: impl Iterator<Item = thread::JoinHandle<()>>) {
     engine.flusher().stop();
     engine.wake_purge();
     engine.read_ahead().stop();
+    for thread in threads {
+        // A panic in it is caught, and stops the store.
+        thread.join().expect("a store's thread does not panic");
+    }
 }

@@ -161,9 +161,7 @@ impl Txn {
         let (me, log) = (self.id(), self.undo.expect("the caller made sure of it"));
         let mut mtr = Mtr::new();
         let keys = records[..count].iter().map(|(key, _)| key.as_ref());
-        // As in `log_undo`: on failure nothing may build on pages that may be half changed.
-        let appended = log.append_inserts(&self.engine.undo, &mut mtr, space.id(), keys);
-        let (undo, mut undo_pages) = appended.map_err(|e| self.engine.poison.set(e))?;
+        let (undo, mut undo_pages) = log.append_inserts(&self.engine.undo, &mut mtr, space.id(), keys)?;
         let mut cell = Scratch::new();
         for (at, (undo, (key, value))) in undo.iter().zip(records).enumerate() {
             let (key, value) = (key.as_ref(), value.as_ref());

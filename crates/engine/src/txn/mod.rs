@@ -418,14 +418,20 @@ impl Txn {
         let lsn = committed.map_err(|e| self.engine.poison.set(e))?;
         self.slot = None;
         let moment = self.end();
-        self.engine
-            .retire(log, moment, self.needs_purge, self.history_bytes)
-            .map_err(|e| self.engine.poison.set(e))?;
+        match self.engine.retire(log, moment, self.needs_purge, self.history_bytes) {
+            // Whoever closed the store meanwhile has written the log, perhaps up to this commit.
+            Ok(()) | Err(Error::Closed) => {}
+            Err(error) => return Err(self.engine.poison.set(error)),
+        }
+        let reach = || self.engine.pager.log().reach(lsn, Until::Flushed);
         match self.engine.options.durability {
             Durability::Relaxed if self.engine.flusher.has_threads() => Ok(()),
-            Durability::Relaxed => self.engine.flusher.sync_relaxed(),
+            Durability::Relaxed => match self.engine.flusher.sync_relaxed() {
+                Err(Error::Closed) => reach(),
+                outcome => outcome,
+            },
             Durability::Sync if is_broken(Rule::CommitSyncs) => Ok(()),
-            Durability::Sync => self.engine.pager.log().reach(lsn, Until::Flushed),
+            Durability::Sync => reach(),
         }
     }
 
@@ -434,8 +440,11 @@ impl Txn {
         self.busy(Txn::abort)
     }
 
-    /// Calls `change`; a panic in it is found when the transaction is dropped.
+    /// Calls `change`; a panic in it is found when the transaction is used again, or dropped.
     fn busy<T>(&mut self, change: impl FnOnce(&mut Txn) -> T) -> T {
+        if self.is_busy {
+            self.engine.poison.panicked(IN_A_CALL);
+        }
         self.is_busy = true;
         let outcome = change(self);
         self.is_busy = false;
@@ -596,9 +605,8 @@ impl Txn {
             }
             let is_small = self.change(space, leaf, slot, is_new, key, value.map(|value| (flags, value)))?;
             self.engine.repeat(space, key);
-            if is_small && let Err(error) = Tree::new(&self.engine.pager, space).merge(key) {
-                // The record is written: that its leaf stays small is no reason to say that it is not.
-                log::debug!("a leaf is not merged: {error}");
+            if is_small {
+                Tree::new(&self.engine.pager, space).merge(key);
             }
             return Ok(existed);
         }
@@ -660,14 +668,11 @@ impl Txn {
         let is_first = self.undo.is_none();
         let (slot, holds_history) = self.slot.expect("taken before the leaf was latched");
         let log = self.undo.unwrap_or_else(|| UndoLog::new(slot, self.id(), holds_history));
-        self.history_bytes += record.bytes();
-        let outcome = log.append(&self.engine.undo, mtr, record, is_first);
-        match &outcome {
-            Ok(_) => self.undo = Some(log),
-            // Pages may be half changed, without a log record: they must not be used any more.
-            Err(e) => drop(self.engine.poison.set(e.clone())),
-        }
-        outcome
+        let bytes = record.bytes();
+        let appended = log.append(&self.engine.undo, mtr, record, is_first)?;
+        self.history_bytes += bytes;
+        self.undo = Some(log);
+        Ok(appended)
     }
 }
 

@@ -249,7 +249,7 @@ impl TxnEngine {
             mtr.commit(&self.pager, &mut [&mut leaf])?;
             drop(leaf);
             if asks {
-                tree.merge(key)?;
+                tree.merge(key);
             }
             return Ok(unused);
         }
@@ -320,8 +320,9 @@ impl TxnEngine {
     /// Removes the replaced files that nobody needs any more. The caller holds no latch.
     pub(crate) fn remove_retired(&self) -> Result<()> {
         while self.has_retired() {
-            let oldest_view = self.txns.oldest_view();
             let mut files = self.retired.files.lock();
+            // Under the lock: a view that needs a file was open before the file was entered.
+            let oldest_view = self.txns.oldest_view();
             let is_due = |(space, moment): &(Arc<Space>, u64)| {
                 (*moment < oldest_view || is_broken(Rule::OldFilesKept))
                     && (space.is_closed() || space.close())

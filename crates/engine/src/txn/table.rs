@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use crate::{
     btree::Tree,
-    space::Space,
+    space::{Space, pins::TablePin},
     txn::TxnEngine,
-    types::{Result, TableId},
+    types::{Error, Result, TableId},
 };
 
 /// A table of an open store.
@@ -29,6 +29,22 @@ impl Table {
         &self.space
     }
 
+    /// Keeps the file that the table has now from being dropped, as a transaction does.
+    ///
+    /// # Errors
+    /// [`crate::Error::TableDropped`], [`crate::Error::TableLocked`].
+    pub(crate) fn pin_newest(&self) -> Result<TablePin> {
+        loop {
+            let newest = self.space.newest();
+            let space = newest.as_ref().unwrap_or(&self.space);
+            match space.pin() {
+                // It was replaced in between.
+                Err(Error::TableDropped { .. }) if space.newest().is_some() => {}
+                pinned => return pinned,
+            }
+        }
+    }
+
     /// Its number when this handle was made. A rebuild ([`crate::Store::alter_table_with`]) gives the table another one.
     pub fn id(&self) -> TableId {
         self.space.id()
@@ -43,9 +59,7 @@ impl Table {
     pub fn estimated_count(&self) -> Result<u64> {
         self.engine.poison.check_open()?;
         let _call = self.engine.poison.call();
-        // Like a transaction, so that the table is not dropped meanwhile.
-        let newest = self.space.newest();
-        let space = newest.as_ref().unwrap_or(&self.space).pin()?;
+        let space = self.pin_newest()?;
         Tree::new(&self.engine.pager, &space).estimate()
     }
 }

@@ -127,24 +127,27 @@ pub(crate) struct UndoLog {
 /// The first page, the last one, one after that, and the allocation page.
 type Pages = SmallVec<[WriteGuard; 4]>;
 
-/// Chains another page after the last one, which it becomes.
-fn add_page(
-    file: &UndoFile,
+/// A page for the log; the allocation page goes to `pages`.
+fn allocate(file: &UndoFile, mtr: &mut Mtr, pages: &mut Pages) -> Result<WriteGuard> {
+    let mut allocator = Allocator::latch(&file.pager, file.space())?;
+    let page = allocator.allocate(mtr)?;
+    pages.push(allocator.header);
+    Ok(page)
+}
+
+/// Chains `page`, just allocated, after the last one, which it becomes. That one, unless it is the first.
+fn chain(
     mtr: &mut Mtr,
-    pages: &mut Pages,
+    mut page: WriteGuard,
     first: &mut WriteGuard,
     last: &mut Option<WriteGuard>,
-) -> Result<()> {
-    let mut allocator = Allocator::latch(&file.pager, file.space())?;
-    let mut page = allocator.allocate(mtr)?;
-    pages.push(allocator.header);
+) -> Option<WriteGuard> {
     mtr.apply(&mut page, PageOp::Blank { kind: PageKind::Undo });
     put(mtr, &mut page, USED, &(RECORDS as u32).to_le_bytes());
     let number = page.id().page.0.to_le_bytes();
     put(mtr, last.as_mut().unwrap_or(first), NEXT, &number);
     put(mtr, first, LAST, &number);
-    pages.extend(last.replace(page));
-    Ok(())
+    last.replace(page)
 }
 
 /// Undo pages latched for one change; they go into the mini-transaction's commit.
@@ -183,7 +186,7 @@ impl UndoLog {
     }
 
     /// Appends `record` (its `previous` is filled in here) and returns its address. The first record of a transaction
-    /// claims the slot.
+    /// claims the slot. Whatever can fail is done before the first change.
     pub(crate) fn append(
         self,
         file: &UndoFile,
@@ -191,23 +194,35 @@ impl UndoLog {
         mut record: UndoRecord<'_>,
         is_first: bool,
     ) -> Result<(UndoPtr, Latched)> {
-        let mut pages = SmallVec::new();
-        let (mut first, link) =
-            if is_first { self.claim(file, mtr, &mut pages)? } else { (file.write(self.first())?, None) };
-        assert_eq!(u64_at(&first, TXN), self.txn.0, "invariant 1");
-        record.previous = UndoPtr(u64_at(&first, RECORD));
+        let mut pages = Pages::new();
+        let is_new = is_first && !file.slots.is_made(self.slot);
+        let mut first =
+            if is_new { self.make_first(file, mtr, &mut pages)? } else { file.write(self.first())? };
+        let link = if is_first && self.appends { link_to_kept(&first) } else { None };
+        record.previous = if is_first { UndoPtr(0) } else { UndoPtr(u64_at(&first, RECORD)) };
         let mut bytes = Scratch::new();
         if let Some(link) = &link {
             link.encode(&mut bytes);
         }
         let link_bytes = bytes.len();
         record.encode(&mut bytes);
+        let starts_slot = is_first && !self.appends;
         let last = PageNo(u64_at(&first, LAST));
-        let mut last = if last == self.first() { None } else { Some(file.write(last)?) };
-        let capacity = UNDO_PAGE_BYTES - TRAILER_BYTES;
-        if used(last.as_ref().unwrap_or(&first)) + bytes.len() > capacity {
-            add_page(file, mtr, &mut pages, &mut first, &mut last)?;
+        let has_one = starts_slot || last == self.first();
+        let mut last = if has_one { None } else { Some(file.write(last)?) };
+        let used_bytes = if starts_slot { RECORDS } else { used(last.as_ref().unwrap_or(&first)) };
+        let mut next = None;
+        if used_bytes + bytes.len() > UNDO_PAGE_BYTES - TRAILER_BYTES {
+            next = Some(allocate(file, mtr, &mut pages)?);
         }
+        // From here on nothing fails.
+        if is_first {
+            self.claim(file, mtr, &mut first, link.is_some());
+        }
+        if let Some(next) = next {
+            pages.extend(chain(mtr, next, &mut first, &mut last));
+        }
+        assert_eq!(u64_at(&first, TXN), self.txn.0, "invariant 1");
         let target = last.as_mut().unwrap_or(&mut first);
         if u64_at(target, TXN) != self.txn.0 {
             put(mtr, target, TXN, &self.txn.0.to_le_bytes());
@@ -228,31 +243,35 @@ impl UndoLog {
         Ok((ptr, Latched { pages }))
     }
 
-    /// Makes the first page this transaction's. Returns the link to write in front of its first record.
-    fn claim(
-        self,
-        file: &UndoFile,
-        mtr: &mut Mtr,
-        pages: &mut Pages,
-    ) -> Result<(WriteGuard, Option<UndoRecord<'static>>)> {
+    /// Makes the slot's first page, which it never had.
+    fn make_first(self, file: &UndoFile, mtr: &mut Mtr, pages: &mut Pages) -> Result<WriteGuard> {
         let space = file.space();
-        let mut first;
-        if !file.slots.is_made(self.slot) {
-            let mut allocator = Allocator::latch(&file.pager, space)?;
-            file.pager.pool().must_not_be_mine(space, self.first())?; // the free list may name it
-            let made = file.pager.create_soon(space, self.first());
-            first = made.ok_or_else(|| corrupt(space, self.first(), "a slot's first page, and used"))?;
-            let bound = allocator.extra().max(u64::from(self.slot) + 1);
-            allocator.set_extra(mtr, bound);
-            file.slots.set_made(self.slot);
-            mtr.apply(&mut first, PageOp::Blank { kind: PageKind::Undo });
-            pages.push(allocator.header);
-        } else {
-            first = file.write(self.first())?;
-        }
-        let newest = self.txn.0.max(u64_at(&first, TXN)).max(u64_at(&first, NEWEST));
+        let mut allocator = Allocator::latch(&file.pager, space)?;
+        file.pager.pool().must_not_be_mine(space, self.first())?; // the free list may name it
+        let made = file.pager.create_soon(space, self.first());
+        let mut first = made.ok_or_else(|| corrupt(space, self.first(), "a slot's first page, and used"))?;
+        let bound = allocator.extra().max(u64::from(self.slot) + 1);
+        allocator.set_extra(mtr, bound);
+        file.slots.set_made(self.slot);
+        mtr.apply(&mut first, PageOp::Blank { kind: PageKind::Undo });
+        pages.push(allocator.header);
+        Ok(first)
+    }
+
+    /// Makes the first page this transaction's; if the slot keeps logs, after these.
+    fn claim(self, file: &UndoFile, mtr: &mut Mtr, first: &mut WriteGuard, has_link: bool) {
+        let newest = self.txn.0.max(u64_at(first, TXN)).max(u64_at(first, NEWEST));
         if self.appends {
-            return Ok(self.claim_kept(file, mtr, first, newest));
+            file.slots.start_log(self.slot, PageNo(u64_at(first, LAST)));
+            if has_link {
+                let links = u32_at(first, LINKS) + 1;
+                put(mtr, first, LINKS, &links.to_le_bytes());
+            }
+            put(mtr, first, TXN, &self.txn.0.to_le_bytes());
+            put(mtr, first, STATE, &[State::Active as u8]);
+            put(mtr, first, RECORD, &0u64.to_le_bytes());
+            put(mtr, first, NEWEST, &newest.to_le_bytes());
+            return;
         }
         let mut header = [0; RECORDS - TXN];
         header[..8].copy_from_slice(&self.txn.0.to_le_bytes());
@@ -260,39 +279,7 @@ impl UndoLog {
         header[STATE - TXN] = State::Active as u8;
         header[LAST - TXN..LAST - TXN + 8].copy_from_slice(&self.first().0.to_le_bytes());
         header[NEWEST - TXN..NEWEST - TXN + 8].copy_from_slice(&newest.to_le_bytes());
-        put(mtr, &mut first, TXN, &header);
-        Ok((first, None))
-    }
-
-    /// Takes over the first page of a slot that keeps logs. Whether the newest of them is still needed is decided under
-    /// the page's latch, see [`UndoLog::forget`].
-    fn claim_kept(
-        self,
-        file: &UndoFile,
-        mtr: &mut Mtr,
-        mut first: WriteGuard,
-        newest: u64,
-    ) -> (WriteGuard, Option<UndoRecord<'static>>) {
-        file.slots.start_log(self.slot, PageNo(u64_at(&first, LAST)));
-        let link = (first[STATE] == State::Committed as u8).then(|| UndoRecord {
-            change: Change::Link,
-            table: UNDO_TABLE,
-            previous: UndoPtr(u64_at(&first, HISTORY)),
-            old_flags: 0,
-            old_txn: TxnId(u64_at(&first, TXN)),
-            old_undo: UndoPtr(u64_at(&first, RECORD)),
-            key: Cow::default(),
-            old_value: Cow::default(),
-        });
-        if link.is_some() {
-            let links = u32_at(&first, LINKS) + 1;
-            put(mtr, &mut first, LINKS, &links.to_le_bytes());
-        }
-        put(mtr, &mut first, TXN, &self.txn.0.to_le_bytes());
-        put(mtr, &mut first, STATE, &[State::Active as u8]);
-        put(mtr, &mut first, RECORD, &0u64.to_le_bytes());
-        put(mtr, &mut first, NEWEST, &newest.to_le_bytes());
-        (first, link)
+        put(mtr, first, TXN, &header);
     }
 
     /// The newest record that counts.
@@ -352,16 +339,15 @@ impl UndoLog {
     pub(crate) fn forget(self, file: &UndoFile, older: usize) -> Result<()> {
         let mut mtr = Mtr::new();
         let mut first = file.write(self.first())?;
-        let mut links = older as u32;
-        if u64_at(&first, TXN) == self.txn.0 {
+        let is_newest = u64_at(&first, TXN) == self.txn.0;
+        let left = u32_at(&first, LINKS).checked_sub(older as u32 + u32::from(!is_newest));
+        let miscounted = || corrupt(file.space(), self.first(), "fewer undo logs than were kept");
+        let left = left.ok_or_else(miscounted)?;
+        if is_newest {
             put(&mut mtr, &mut first, STATE, &[State::Idle as u8]);
             put(&mut mtr, &mut first, RECORD, &0u64.to_le_bytes());
-        } else {
-            links += 1;
         }
-        let left = u32_at(&first, LINKS).checked_sub(links);
-        let miscounted = || corrupt(file.space(), self.first(), "fewer undo logs than were kept");
-        put(&mut mtr, &mut first, LINKS, &left.ok_or_else(miscounted)?.to_le_bytes());
+        put(&mut mtr, &mut first, LINKS, &left.to_le_bytes());
         mtr.commit(&file.pager, &mut [&mut first])?;
         Ok(())
     }
@@ -371,6 +357,21 @@ impl UndoLog {
         let first = file.read(self.first())?;
         Ok(u64_at(&first, NEXT) == 0 && u32_at(&first, LINKS) == 0)
     }
+}
+
+/// What a log that begins in a slot with others has in front of its first record: the name of the one before, if that is
+/// kept. Whether it is still needed is decided under the latch of the first page, see [`UndoLog::forget`].
+fn link_to_kept(first: &[u8]) -> Option<UndoRecord<'static>> {
+    (first[STATE] == State::Committed as u8).then(|| UndoRecord {
+        change: Change::Link,
+        table: UNDO_TABLE,
+        previous: UndoPtr(u64_at(first, HISTORY)),
+        old_flags: 0,
+        old_txn: TxnId(u64_at(first, TXN)),
+        old_undo: UndoPtr(u64_at(first, RECORD)),
+        key: Cow::default(),
+        old_value: Cow::default(),
+    })
 }
 
 /// The page that a slot owns for ever.
@@ -416,9 +417,9 @@ pub(crate) fn trim(file: &UndoFile, clearance: &Clearance) -> Result<()> {
             }
         }
         let mut page = file.write(next)?;
+        let mut allocator = Allocator::latch(&file.pager, space)?;
         let behind = u64_at(&page, NEXT);
         put(&mut mtr, &mut first, NEXT, &behind.to_le_bytes());
-        let mut allocator = Allocator::latch(&file.pager, space)?;
         allocator.free(&mut mtr, &mut page);
         mtr.commit(&file.pager, &mut [&mut first, &mut page, &mut allocator.header])?;
     }

@@ -1,8 +1,6 @@
 //! Undo records of many inserts at a time.
 
-use smallvec::SmallVec;
-
-use super::{Latched, UndoFile, UndoLog, put};
+use super::{Latched, Pages, UndoFile, UndoLog, allocate, chain, put};
 use crate::{
     mtr::Mtr,
     page::{
@@ -25,7 +23,7 @@ impl UndoLog {
         table: TableId,
         keys: impl Iterator<Item = &'k [u8]>,
     ) -> Result<(Vec<UndoPtr>, Latched)> {
-        let mut pages = SmallVec::new();
+        let mut pages = Pages::new();
         let mut first = file.write(self.first())?;
         assert_eq!(u64_at(&first, TXN), self.txn.0, "invariant 1");
         let mut previous = UndoPtr(u64_at(&first, RECORD));
@@ -35,7 +33,8 @@ impl UndoLog {
         let least = RECORD_HEADER + keys.peek().expect("at least one").len();
         let capacity = UNDO_PAGE_BYTES - TRAILER_BYTES;
         if used(last.as_ref().unwrap_or(&first)) + least > capacity {
-            super::add_page(file, mtr, &mut pages, &mut first, &mut last)?;
+            let next = allocate(file, mtr, &mut pages)?;
+            pages.extend(chain(mtr, next, &mut first, &mut last));
         }
         let target = last.as_mut().unwrap_or(&mut first);
         if u64_at(target, TXN) != self.txn.0 {

@@ -206,13 +206,15 @@ impl LogFiles {
         match open {
             Some(open) if open.file.props().hole_unit > 0 && offset < end => {
                 offset -= offset % u64::from(open.file.props().hole_unit);
+                // On a log device it writes the header, and fences what others wrote: it must not fail.
+                let is_needed = self.vfs.log_bytes_max().is_some();
                 match open.file.punch(offset, end - offset) {
                     // The space is freed with the file.
                     Err(
                         lacuna_device::Error::Unsupported { .. }
                         | lacuna_device::Error::Full { .. }
                         | lacuna_device::Error::Io { .. },
-                    ) => Ok(()),
+                    ) if !is_needed => Ok(()),
                     punched => Ok(punched?),
                 }
             }

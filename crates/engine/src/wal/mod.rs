@@ -42,7 +42,7 @@ mod reader;
 mod waiting;
 
 pub(crate) use files::{LogFiles, SEGMENT_BYTES, SHORT_SEGMENT_BYTES, is_log_file};
-pub(crate) use format::{LogRecord, Salt};
+pub(crate) use format::{GROUP_BYTES_MAX, LogRecord, Salt};
 pub(crate) use reader::LogReader;
 
 use std::{collections::VecDeque, mem, sync::Arc};
@@ -55,7 +55,7 @@ use crate::{
         Mutex, MutexGuard,
         atomic::{AtomicU64, Ordering},
     },
-    types::{Lsn, Result},
+    types::{Error, Lsn, Result},
 };
 use format::{GroupBuilder, SECTOR};
 use waiting::{Waiting, wake};
@@ -279,25 +279,34 @@ impl Log {
     pub(crate) fn reach(&self, lsn: Lsn, until: Until) -> Result<()> {
         let (until, reached) = self.reached(until);
         loop {
-            if reached.load(Ordering::Acquire) >= lsn.0 && self.poison.check().is_ok() {
+            // What has reached the medium is there, also when the store is closed meanwhile.
+            if reached.load(Ordering::Acquire) >= lsn.0 && !self.poison.has_failed() {
                 return Ok(());
             }
             let mut state = self.state.lock();
-            if let Err(e) = self.poison.check() {
-                let all = state.waiting.take_all(); // this one may be the only one that was woken
-                drop(state);
-                wake(all);
-                return Err(e);
-            }
-            if state.is_reached(lsn, until) {
+            if state.is_reached(lsn, until) && !self.poison.has_failed() {
                 return Ok(());
             }
-            if state.may_lead(lsn, until, self.syncs_max()) {
-                self.lead(state, until)?;
-            } else {
-                let woken = state.waiting.join(lsn, until);
-                drop(state);
-                woken.wait();
+            let leads = state.may_lead(lsn, until, self.syncs_max());
+            let writing = match leads {
+                true => self.poison.begin_to_write().map(Some),
+                false => self.poison.check().map(|()| None),
+            };
+            match writing {
+                Ok(Some(_writing)) => self.lead(state, until)?,
+                // Of a closed store this may still be on its way, unless a leader failed.
+                Err(Error::Closed)
+                    if (state.is_led || !state.syncing.is_empty()) && !self.poison.has_failed() =>
+                {
+                    join(state, lsn, until);
+                }
+                Ok(None) => join(state, lsn, until),
+                Err(e) => {
+                    let all = state.waiting.take_all(); // this one may be the only one that was woken
+                    drop(state);
+                    wake(all);
+                    return Err(e);
+                }
             }
         }
     }
@@ -405,6 +414,13 @@ impl Log {
         }
         Ok(())
     }
+}
+
+/// Waits until the log up to `lsn` is there, this thread has to lead, or the log is stopped.
+fn join(mut state: MutexGuard<'_, State>, lsn: Lsn, until: Until) {
+    let woken = state.waiting.join(lsn, until);
+    drop(state);
+    woken.wait();
 }
 
 /// A leader that writes or syncs for others. If it panics, the log stops and all waiters are woken.

@@ -536,6 +536,8 @@ pub(crate) fn validate(page: &[u8]) -> Result<(), &'static str> {
     if heap_end < CELLS || heap_end > slots_low {
         return Err("end of cells out of range");
     }
+    // Splits count on these.
+    let (key_max, value_max) = (key_bytes_max(page.len()), value_bytes_max(page.len()));
     // Every page read comes through here, with hundreds of cells: each cell is visited once.
     let (heap, is_leaf) = (&page[..heap_end], node.is_leaf());
     let (mut bytes, mut last) = (0, None);
@@ -547,6 +549,9 @@ pub(crate) fn validate(page: &[u8]) -> Result<(), &'static str> {
             if !has_sound_flags(cell) {
                 return Err("record with unknown flags or a bad reference");
             }
+            if cell.value.len() > value_max {
+                return Err("value longer than a leaf takes");
+            }
             bytes += LEAF_CELL_HEADER + cell.key.len() + cell.value.len();
             cell.key
         } else {
@@ -554,6 +559,9 @@ pub(crate) fn validate(page: &[u8]) -> Result<(), &'static str> {
             bytes += INNER_CELL_HEADER + key.len();
             key
         };
+        if key.len() > key_max {
+            return Err("key longer than a page takes");
+        }
         if last.is_some_and(|last| last >= key) {
             return Err("keys out of order");
         }

@@ -129,6 +129,24 @@ fn each_broken_invariant_is_refused() {
     let mut page = vec![0; 4096];
     NodeMut::init(&mut page, 1);
     assert_eq!(validate(&page), Err("inner node without a first child"));
+    // What a split could not divide.
+    for (key, value, want) in [
+        (512, 1024, Ok(())),
+        (513, 1, Err("key longer than a page takes")),
+        (1, 1025, Err("value longer than a leaf takes")),
+    ] {
+        let mut page = vec![0; 4096];
+        assert!(NodeMut::init(&mut page, 0).insert(0, &leaf_cell(&vec![1; key], &vec![2; value])));
+        assert_eq!(validate(&page), want);
+    }
+    let (mut page, mut cell) = (vec![0; 4096], Vec::new());
+    let mut node = NodeMut::init(&mut page, 1);
+    for (slot, key) in [(0, 0), (1, 513)] {
+        cell.clear();
+        encode_inner(&vec![1; key], PageNo(9), &mut cell);
+        assert!(node.insert(slot, &cell));
+    }
+    assert_eq!(validate(&page), Err("key longer than a page takes"));
 }
 
 #[test]
