@@ -45,6 +45,22 @@ mkdir "$mnt/untar"
 tar -C "$mnt/untar" -xSf "$WORK/table.tar"
 near "$mnt/table" "$mnt/untar/table" "tar -S"
 
+# A program that has mapped the file and changed it there: nothing of that was written back yet.
+python3 - "$mnt/mapped" "$WORK/copied" <<'END' || fail "a copy of a mapped file has holes where there is data"
+import mmap, subprocess, sys
+name, copied = sys.argv[1:]
+with open(name, "wb+") as file:
+    file.truncate(1 << 20)
+    pages = mmap.mmap(file.fileno(), 1 << 20)
+    pages[65536:69632] = b"M" * 4096
+    for sparse in "auto", "always":
+        subprocess.run(["cp", "--sparse=" + sparse, name, copied], check=True)
+        with open(copied, "rb") as copy:
+            if copy.read()[65536:69632] != b"M" * 4096:
+                sys.exit("cp --sparse=" + sparse)
+END
+rm "$mnt/mapped"
+
 # Without the mount: out of the store, back into it, within it, and into another one.
 cp "$mnt/table" "$WORK/reference"
 umount_store

@@ -31,6 +31,8 @@ lacuna_mutants::breakable_rules! {
     KernelKeepsTimes = "kernel-keeps-times",
     /// And data that only it has is no hole (service invariant 4).
     UnwrittenIsNoHole = "unwritten-is-no-hole",
+    /// What others may have mapped, and changed there, is no hole.
+    MappedIsNoHole = "mapped-is-no-hole",
     /// And writes are called atomic only where a file is open directly (service invariant 4).
     AtomicIsDirect = "atomic-is-direct",
     /// And it asks again soon how much space a file takes.

@@ -71,6 +71,8 @@ pub(crate) struct OpenFiles(RwLock<HashMap<Ino, File>>);
 struct File {
     cached: u32,
     direct: u32,
+    /// Openings for writing, of either kind.
+    writable: u32,
     /// The ioctl was answered.
     is_asked_about: bool,
     /// The kernel may have pages that are older than the file (invariant 3).
@@ -82,9 +84,10 @@ struct File {
 impl OpenFiles {
     /// Notes an opening, which is direct if it `must_be` or the file is open that way. `anew` asks the kernel to drop
     /// the pages that it has.
-    pub(crate) fn open(&self, ino: Ino, must_be_direct: bool, anew: bool) -> Opening {
+    pub(crate) fn open(&self, ino: Ino, must_be_direct: bool, anew: bool, is_writable: bool) -> Opening {
         let mut files = self.0.write();
         let file = files.entry(ino).or_default();
+        file.writable += u32::from(is_writable);
         if must_be_direct || (file.direct > 0 && !is_broken(Rule::DirectStaysDirect)) {
             file.direct += 1;
             if file.cached > 0 {
@@ -98,12 +101,13 @@ impl OpenFiles {
         if drops { Opening::CachedAnew } else { Opening::Cached }
     }
 
-    /// Ends an opening.
-    pub(crate) fn close(&self, ino: Ino, is_direct: bool) {
+    /// Ends the opening with that handle.
+    pub(crate) fn close(&self, ino: Ino, handle: u64) {
         let mut files = self.0.write();
         let Some(file) = files.get_mut(&ino) else { return };
-        let count = if is_direct { &mut file.direct } else { &mut file.cached };
+        let count = if Opening::is_direct(handle) { &mut file.direct } else { &mut file.cached };
         *count = count.saturating_sub(1);
+        file.writable = file.writable.saturating_sub(u32::from(Opening::is_writable(handle)));
         if file.cached + file.direct == 0 {
             file.may_be_stale &= !file.was_dropped;
             if !file.may_be_stale && !file.is_asked_about {
@@ -115,6 +119,13 @@ impl OpenFiles {
     /// Whether the kernel may have pages of the file, other than mapped ones, that a direct write does not change.
     pub(crate) fn is_cached(&self, ino: Ino) -> bool {
         self.0.read().get(&ino).is_some_and(|file| file.cached > 0)
+    }
+
+    /// Whether others than the opening with that handle may have mapped the file and changed it there: then the kernel
+    /// may have pages of which we know nothing yet. A mapping keeps its opening.
+    pub(crate) fn may_be_mapped(&self, ino: Ino, handle: u64) -> bool {
+        let own = u32::from(Opening::is_writable(handle));
+        self.0.read().get(&ino).is_some_and(|file| file.writable > own) && !is_broken(Rule::MappedIsNoHole)
     }
 
     /// The ioctl was answered for this file. True the first time.
@@ -174,52 +185,52 @@ mod tests {
     #[test]
     fn what_is_open_directly_is_cached_for_nobody() {
         let files = OpenFiles::default();
-        assert_eq!(files.open(ino(), false, false), Cached);
-        files.close(ino(), false);
-        assert_eq!(files.open(ino(), true, false), Direct);
-        assert_eq!(files.open(ino(), false, false), Direct);
+        assert_eq!(files.open(ino(), false, false, false), Cached);
+        files.close(ino(), 0);
+        assert_eq!(files.open(ino(), true, false, false), Direct);
+        assert_eq!(files.open(ino(), false, false, false), Direct);
         assert!(!files.is_cached(ino()));
-        files.close(ino(), true);
-        assert_eq!(files.open(ino(), false, true), Direct);
-        files.close(ino(), true);
-        files.close(ino(), true);
+        files.close(ino(), DIRECT_HANDLE);
+        assert_eq!(files.open(ino(), false, true, false), Direct);
+        files.close(ino(), DIRECT_HANDLE);
+        files.close(ino(), DIRECT_HANDLE);
         assert!(!files.knows(ino()), "nothing is remembered of what is closed");
         // Nobody wrote behind the kernel's back: its pages were dropped by the direct opening, and none came after.
-        assert_eq!(files.open(ino(), false, false), Cached);
-        assert_eq!(files.open(ino(), false, true), CachedAnew);
+        assert_eq!(files.open(ino(), false, false, false), Cached);
+        assert_eq!(files.open(ino(), false, true, false), CachedAnew);
     }
 
     #[test]
     fn pages_from_beside_direct_writes_are_dropped_until_it_is_certain() {
         let files = OpenFiles::default();
-        assert_eq!(files.open(ino(), false, false), Cached);
-        assert_eq!(files.open(ino(), true, false), Direct);
+        assert_eq!(files.open(ino(), false, false, false), Cached);
+        assert_eq!(files.open(ino(), true, false, false), Direct);
         assert!(files.is_cached(ino()), "each direct write must be followed by an order to drop");
-        files.close(ino(), false);
+        files.close(ino(), 0);
         assert!(!files.is_cached(ino()));
-        files.close(ino(), true);
+        files.close(ino(), DIRECT_HANDLE);
         // The second may read before the kernel has dropped the pages for the first.
         for _ in 0..2 {
-            assert_eq!(files.open(ino(), false, false), CachedAnew);
+            assert_eq!(files.open(ino(), false, false, false), CachedAnew);
         }
-        files.close(ino(), false);
-        assert_eq!(files.open(ino(), false, false), CachedAnew);
-        files.close(ino(), false);
-        files.close(ino(), false);
-        assert_eq!(files.open(ino(), false, false), Cached);
+        files.close(ino(), 0);
+        assert_eq!(files.open(ino(), false, false, false), CachedAnew);
+        files.close(ino(), 0);
+        files.close(ino(), 0);
+        assert_eq!(files.open(ino(), false, false, false), Cached);
         // Mixed again after that: what was dropped before counts for nothing.
-        assert_eq!(files.open(ino(), true, false), Direct);
-        files.close(ino(), true);
-        files.close(ino(), false);
-        assert_eq!(files.open(ino(), false, false), CachedAnew);
+        assert_eq!(files.open(ino(), true, false, false), Direct);
+        files.close(ino(), DIRECT_HANDLE);
+        files.close(ino(), 0);
+        assert_eq!(files.open(ino(), false, false, false), CachedAnew);
     }
 
     #[test]
     fn a_new_file_with_the_number_starts_afresh() {
         let files = OpenFiles::default();
         assert!(files.ask(ino()) && !files.ask(ino()) && files.is_asked_about(ino()));
-        files.open(ino(), false, false);
-        files.close(ino(), false);
+        files.open(ino(), false, false, false);
+        files.close(ino(), 0);
         assert!(files.is_asked_about(ino()), "a program that opens a file again need not ask again");
         files.remove(ino());
         assert!(!files.knows(ino()) && !files.is_asked_about(ino()));

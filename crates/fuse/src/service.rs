@@ -341,12 +341,12 @@ impl Service {
         let must_be_direct = !is_cached || has(open_flags, OFlags::DIRECT);
         let is_reader = !has(open_flags, OFlags::WRONLY) && !has(open_flags, OFlags::RDWR);
         let is_seen = is_reader && self.posix.is_access_due(ino) && !is_broken(Rule::AccessSeen);
-        self.open_files.open(ino, must_be_direct, is_seen)
+        self.open_files.open(ino, must_be_direct, is_seen, !is_reader)
     }
 
     /// Ends the opening of a file with this handle.
     pub fn close(&self, number: u64, handle: u64) -> Result<()> {
-        self.open_files.close(Self::ino(number)?, Opening::is_direct(handle));
+        self.open_files.close(Self::ino(number)?, handle);
         self.release(number)
     }
 
@@ -442,18 +442,31 @@ impl Service {
         self.checked("fallocate", number, allocated)
     }
 
-    /// Finds data or holes; `whence` as in lseek(2). The kernel answers the rest by itself.
+    /// Finds data or holes through the opening with that handle; `whence` as in lseek(2). The kernel answers the rest by
+    /// itself.
+    ///
+    /// It does not write back before it asks. So a file that others have open for writing is data from its start to its
+    /// end: they may have mapped it, and changed it there.
     ///
     /// # Errors
-    /// ENOSYS where the kernel writes back (invariant 4): it does not write back before it asks. After that answer it
-    /// takes each file for data from its start to its end, as Linux does for file systems that know of no holes.
-    pub fn seek(&self, number: u64, offset: i64, whence: i32) -> Result<u64> {
+    /// ENOSYS where the kernel writes back (invariant 4). After that answer it takes each file for data, as Linux does
+    /// for file systems that know of no holes.
+    pub fn seek(&self, number: u64, handle: u64, offset: i64, whence: i32) -> Result<u64> {
         let _timer = self.latencies.time(Kind::Look);
         if self.is_written_back() && !is_broken(Rule::UnwrittenIsNoHole) {
             return Err(Os::NOSYS.into());
         }
         let ino = Self::ino(number)?;
         let offset = u64::try_from(offset).map_err(|_| Os::NXIO)?;
+        if self.open_files.may_be_mapped(ino, handle) {
+            let size = self.getattr(number)?.size;
+            return match whence {
+                SEEK_DATA | SEEK_HOLE if offset >= size => Err(Os::NXIO.into()),
+                SEEK_DATA => Ok(offset),
+                SEEK_HOLE => Ok(size),
+                _ => Err(Os::INVAL.into()),
+            };
+        }
         let found = match whence {
             SEEK_DATA => self.posix.seek_data(ino, offset),
             SEEK_HOLE => self.posix.seek_hole(ino, offset),

@@ -34,6 +34,7 @@ const RULES: &[(&str, &str)] = &[
     ("strict-is-direct", "openings::a_read_that_moves_the_time_of_access_is_not_left_to_the_cache"),
     ("kernel-keeps-times", "openings::what_is_written_back_keeps_its_times"),
     ("unwritten-is-no-hole", "openings::what_may_be_in_the_kernel_alone_is_called_no_hole"),
+    ("mapped-is-no-hole", "openings::what_may_be_in_the_kernel_alone_is_called_no_hole"),
     ("atomic-is-direct", "openings::writes_are_called_atomic_only_where_they_are_requests"),
     ("space-asked-again", "mount::what_is_written_back_comes_in_few_requests_and_its_space_is_known_soon"),
     ("parallel-direct-writes", "parallel::direct_writes_to_one_file_are_under_way_at_once"),

@@ -174,7 +174,25 @@ fn what_may_be_in_the_kernel_alone_is_called_no_hole() {
         let file = create(&service, "file");
         let opening = service.opening(file, libc::O_RDWR);
         service.write(file, write_to(opening, &[1; 512], 0)).expect("writes");
-        assert_eq!(service.seek(file, 0, libc::SEEK_DATA), expected, "{cache:?}");
+        let handle = opening.handle(libc::O_RDWR);
+        assert_eq!(service.seek(file, handle, 0, libc::SEEK_DATA), expected, "{cache:?}");
+        if cache == PageCache::WriteBack {
+            continue;
+        }
+        // Others may have mapped it, as long as they have it open for writing.
+        let reader = service.opening(file, libc::O_RDONLY).handle(libc::O_RDONLY);
+        let writer = service.opening(file, libc::O_RDWR).handle(libc::O_RDWR);
+        for seeker in [reader, handle] {
+            assert_eq!(service.seek(file, seeker, 100, libc::SEEK_DATA), Ok(100));
+            assert_eq!(service.seek(file, seeker, 100, libc::SEEK_HOLE), Ok(4608));
+            assert_eq!(service.seek(file, seeker, 4608, libc::SEEK_DATA), Err(Errno(libc::ENXIO)));
+        }
+        service.open(file).expect("opens");
+        for handle in [writer, handle] {
+            assert_eq!(service.seek(file, reader, 100, libc::SEEK_DATA), Ok(100));
+            service.close(file, handle).expect("closes");
+        }
+        assert_eq!(service.seek(file, reader, 100, libc::SEEK_DATA), Ok(4096));
     }
 }
 

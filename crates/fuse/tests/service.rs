@@ -405,8 +405,8 @@ fn refusals_have_the_numbers_of_posix() {
     }
     assert_eq!(service.ioctl(file, WRITABLE, 0x8008_6603, &[], Caller::default()), Err(errno(Os::NOTTY)));
     assert_eq!(service.fallocate(file, 0, 1, 0x40, Caller::default()), Err(errno(Os::OPNOTSUPP)));
-    assert_eq!(service.seek(file, -1, 3), Err(errno(Os::NXIO)));
-    assert_eq!(service.seek(file, 0, 0), Err(errno(Os::INVAL)));
+    assert_eq!(service.seek(file, 0, -1, 3), Err(errno(Os::NXIO)));
+    assert_eq!(service.seek(file, 0, 0, 0), Err(errno(Os::INVAL)));
     let onto_itself = service.rename((ROOT, b"none"), (ROOT, b"file"), Rename::Exchange, None);
     assert_eq!(onto_itself, Err(errno(Os::NOENT)));
     assert_eq!(service.counters().snapshot().io_errors, 0);

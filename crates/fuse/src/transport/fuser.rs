@@ -604,8 +604,16 @@ impl Filesystem for Adapter {
         empty(self.service.fallocate(ino.0, offset, len, mode, caller(request)), reply);
     }
 
-    fn lseek(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
-        match self.service.seek(ino.0, offset, whence) {
+    fn lseek(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        handle: FileHandle,
+        offset: i64,
+        whence: i32,
+        reply: ReplyLseek,
+    ) {
+        match self.service.seek(ino.0, handle.0, offset, whence) {
             Ok(found) => reply.offset(found as i64),
             Err(errno) => reply.error(errno.into()),
         }

@@ -163,7 +163,7 @@ structures! {
     BatchForgetIn: 8 { _count: u32, _dummy: u32, }
     ForgetOne: 16 { nodeid: u64, nlookup: u64, }
     FallocateIn: 32 { _fh: u64, offset: u64, length: u64, mode: i32, _padding: u32, }
-    LseekIn: 24 { _fh: u64, offset: i64, whence: i32, _padding: u32, }
+    LseekIn: 24 { fh: u64, offset: i64, whence: i32, _padding: u32, }
     CopyFileRangeIn: 56 {
         _fh_in: u64, off_in: u64, nodeid_out: u64, _fh_out: u64, off_out: u64, len: u64, _flags: u64,
     }

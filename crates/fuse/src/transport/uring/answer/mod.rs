@@ -130,8 +130,8 @@ impl Answer<'_, '_> {
                 self.reply.bytes(&answer)
             }
             Operation::Fallocate { offset, len, mode } => service.fallocate(ino, offset, len, mode, caller),
-            Operation::Seek { offset, whence } => {
-                let offset = service.seek(ino, offset, whence)?;
+            Operation::Seek { handle, offset, whence } => {
+                let offset = service.seek(ino, handle, offset, whence)?;
                 self.reply.put(&wire::LseekOut { offset })
             }
             _ => unreachable!("`respond` has answered all others"),

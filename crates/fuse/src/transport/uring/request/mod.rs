@@ -53,7 +53,7 @@ pub(super) enum Operation<'a> {
     RemoveXattr { name: &'a [u8] },
     Ioctl { handle: u64, command: u32, data: &'a [u8] },
     Fallocate { offset: u64, len: u64, mode: i32 },
-    Seek { offset: i64, whence: i32 },
+    Seek { handle: u64, offset: i64, whence: i32 },
     CopyRange { from_offset: u64, to: (u64, u64), len: u64 },
 }
 
@@ -175,8 +175,8 @@ impl<'a> Operation<'a> {
                 Operation::Fallocate { offset, len, mode }
             }
             opcode::LSEEK => {
-                let wire::LseekIn { offset, whence, .. } = read(argument)?;
-                Operation::Seek { offset, whence }
+                let wire::LseekIn { fh, offset, whence, .. } = read(argument)?;
+                Operation::Seek { handle: fh, offset, whence }
             }
             opcode::COPY_FILE_RANGE => {
                 let wire::CopyFileRangeIn { off_in, nodeid_out, off_out, len, .. } = read(argument)?;

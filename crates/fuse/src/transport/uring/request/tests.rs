@@ -129,9 +129,9 @@ fn of_data() -> Vec<Row> {
         ),
         (
             opcode::LSEEK,
-            bytes(&wire::LseekIn { offset: -1, whence: 4, ..Default::default() }),
+            bytes(&wire::LseekIn { fh: 3, offset: -1, whence: 4, ..Default::default() }),
             b"",
-            "Seek { offset: -1, whence: 4 }",
+            "Seek { handle: 3, offset: -1, whence: 4 }",
         ),
         (
             opcode::COPY_FILE_RANGE,
