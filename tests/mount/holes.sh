@@ -3,7 +3,7 @@
 . "$(dirname "$0")/lib.sh"
 need_fuse
 build
-start 1G --threads 4
+start 1G --threads 4 --atime noatime
 
 taken() {
     stat -c '%b' "$1"
@@ -47,12 +47,15 @@ near "$mnt/table" "$mnt/untar/table" "tar -S"
 
 # A program that has mapped the file and changed it there: nothing of that was written back yet.
 python3 - "$mnt/mapped" "$WORK/copied" <<'END' || fail "a copy of a mapped file has holes where there is data"
-import mmap, subprocess, sys
+import mmap, os, subprocess, sys
 name, copied = sys.argv[1:]
 with open(name, "wb+") as file:
     file.truncate(1 << 20)
     pages = mmap.mmap(file.fileno(), 1 << 20)
     pages[65536:69632] = b"M" * 4096
+    reader = os.open(name, os.O_RDONLY)
+    if not os.lseek(reader, 0, os.SEEK_DATA) <= 65536 < os.lseek(reader, 0, os.SEEK_HOLE):
+        sys.exit("SEEK_DATA and SEEK_HOLE")
     for sparse in "auto", "always":
         subprocess.run(["cp", "--sparse=" + sparse, name, copied], check=True)
         with open(copied, "rb") as copy:
