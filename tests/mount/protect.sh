@@ -157,5 +157,28 @@ kill_daemon
 "$LACUNA" mount "$store" "$mnt" 2>"$WORK/error" && fail "mounted over a dead mount"
 grep -q "dead mount.*lacuna umount $mnt" "$WORK/error" || fail "no clear line: $(cat "$WORK/error")"
 "$LACUNA" umount "$mnt" || fail "a dead mount cannot be cleared"
+
+# A mount that was detached, and ends later, leaves the one that is on its directory now alone.
+mount_store
+echo there >"$mnt/file"
+exec 9<"$mnt/file"
+detached=$(daemon_pid)
+umount -i -l "$mnt"
+"$LACUNA" format --size 64M "$WORK/other" >/dev/null
+"$LACUNA" mount --transport "${LACUNA_TRANSPORT:-auto}" "$WORK/other" "$mnt"
+kill -TERM "$detached"
+sleep 1
+kill -TERM "$detached"
+sleep 1
+grep -qF "$WORK/other" <(findmnt -rn -o SOURCE "$mnt") || fail "signals of a detached mount took another one away"
+exec 9<&-
+ended() { ! grep -qs '^State:[[:space:]]*[^ZX]' "/proc/$detached/status"; }
+await "the detached mount does not end with its last file" ended
+grep -qF "$WORK/other" <(findmnt -rn -o SOURCE "$mnt") || fail "the end of a detached mount took another one away"
+umount_store
 check_store
+
+# Only asked whether it could be done.
+mount -f -t lacuna "$store" "$mnt"
+mountpoint -q "$mnt" && fail "mount -f mounts"
 echo "protect: passed"

@@ -226,14 +226,15 @@ pub(crate) fn arguments_of_unmounter(mut given: impl Iterator<Item = OsString>) 
 }
 
 /// Translates `mount.lacuna STORE DIR [-sfnv] [-t TYPE] [-o OPTION,...]` into `lacuna mount ...`, or with the
-/// option `remount` into `lacuna remount ...`.
+/// option `remount` into `lacuna remount ...`. `None` with `-f`, which only asks whether the line is right.
 pub(crate) fn arguments_of_helper(
     given: impl Iterator<Item = OsString>,
     is_root: bool,
-) -> Result<Vec<OsString>, String> {
+) -> Result<Option<Vec<OsString>>, String> {
     let mut names = Vec::new();
     let mut asked = Asked::default();
     let mut given = given;
+    let mut is_fake = false;
     while let Some(argument) = given.next() {
         match argument.to_str() {
             Some("-o") => {
@@ -245,13 +246,18 @@ pub(crate) fn arguments_of_helper(
                     .try_for_each(|option| asked.note(option))?;
             }
             Some("-t" | "-N") => drop(given.next()),
-            Some("-s" | "-f" | "-n" | "-v" | "-sf" | "-sv") => {}
+            Some(letters) if letters.len() > 1 && letters.strip_prefix('-').is_some_and(is_harmless) => {
+                is_fake |= letters.contains('f');
+            }
             Some(unknown) if unknown.starts_with('-') => return Err(format!("unknown option {unknown}")),
             _ => names.push(argument),
         }
     }
     if names.len() != 2 {
         return Err("a store and a directory are needed".into());
+    }
+    if is_fake {
+        return Ok(None);
     }
     let words = match asked.is_remount {
         true => {
@@ -261,7 +267,12 @@ pub(crate) fn arguments_of_helper(
         false => asked.mount_words(is_root),
     };
     let line = std::iter::once("lacuna".to_owned()).chain(words).chain(["--".to_owned()]);
-    Ok(line.map(OsString::from).chain(names).collect())
+    Ok(Some(line.map(OsString::from).chain(names).collect()))
+}
+
+/// Sloppy, fake, no mtab, verbose.
+fn is_harmless(letters: &str) -> bool {
+    letters.chars().all(|letter| matches!(letter, 's' | 'f' | 'n' | 'v'))
 }
 
 #[cfg(test)]
@@ -270,7 +281,7 @@ mod tests {
 
     fn translate(given: &str, is_root: bool) -> Result<String, String> {
         let given = given.split(' ').map(OsString::from);
-        let line = arguments_of_helper(given, is_root)?;
+        let line = arguments_of_helper(given, is_root)?.unwrap_or_default();
         Ok(line.join(" ".as_ref()).into_string().expect("UTF-8"))
     }
 
@@ -310,6 +321,10 @@ mod tests {
             ("/s /d -o root_reserve=10%", false, Ok("lacuna mount --root-reserve=10% -- /s /d")),
             ("/s /d -o compress=zstd:3", false, Ok("lacuna mount --compress=zstd:3 -- /s /d")),
             ("/s /d -o key_file=/k", false, Ok("lacuna mount --key-file=/k -- /s /d")),
+            ("/s /d -f -o ro", true, Ok("")),
+            ("/s /d -vfn -o remount,ro", true, Ok("")),
+            ("/s /d -f -o notime", true, Err("unknown mount option notime; did you mean noatime?")),
+            ("/s /d -x", true, Err("unknown option -x")),
             ("/s /d -o data=journal", true, Err("unknown mount option data=journal")),
             ("/s /d -o noauto,notime", true, Err("unknown mount option notime; did you mean noatime?")),
             ("/s /d -o thread=4", true, Err("unknown mount option thread=4; did you mean threads?")),

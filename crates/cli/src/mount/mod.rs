@@ -33,7 +33,7 @@ use clap::{Args, ValueEnum};
 use lacuna_device as device;
 use lacuna_ftl::Footprint;
 use lacuna_nvmfs::{Compression, Error};
-use rustix::{io::Errno, mount::UnmountFlags};
+use rustix::{io::Errno, mount::UnmountFlags, process::geteuid};
 
 use self::reserve::Reserve;
 use crate::{complain, control, ended, keys, size::Size};
@@ -189,6 +189,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     if arguments.sync && arguments.cache == Cache::Writeback {
         bail!(
             "sync wants each write to be durable when it returns, cache=writeback keeps it in memory: choose one"
+        );
+    }
+    if arguments.cache == Cache::Writeback && !arguments.allow_other && !geteuid().is_root() {
+        bail!(
+            "cache=writeback needs --allow-other, or root: the kernel writes back, and tells times, as root, who would \
+             be refused"
         );
     }
     // The background process leaves the working directory.

@@ -8,7 +8,7 @@ use std::{io, path::Path, sync::Arc, time::Duration};
 
 use lacuna_nvmfs::Nvmfs;
 
-use super::{Arguments, heap::Heap, unmount_dir, worker::Worker};
+use super::{Arguments, heap::Heap, serve::store_mounted_on, unmount_dir, worker::Worker};
 
 /// How often to look.
 const INTERVAL: Duration = Duration::from_millis(500);
@@ -31,7 +31,7 @@ pub(super) fn start(fs: Arc<Nvmfs>, arguments: &Arguments) -> io::Result<Worker>
             if let Some(reason) = fs.ftl().failure() {
                 log::error!("{}", advice(&store, &dir, &reason));
                 if exits {
-                    exit(&dir);
+                    exit(&store, &dir);
                 }
                 return;
             }
@@ -48,9 +48,12 @@ fn advice(store: &str, dir: &Path, reason: &str) -> String {
     )
 }
 
-/// Ends the process as a failed one. There is nothing to close: the store takes no writes.
-fn exit(dir: &Path) -> ! {
-    if let Err(error) = unmount_dir(dir, true) {
+/// Ends the process as a failed one. There is nothing to close: the store takes no writes. Where it was detached before,
+/// another may be mounted on its directory by now.
+fn exit(store: &str, dir: &Path) -> ! {
+    if matches!(store_mounted_on(dir), Ok(Some(mounted)) if mounted == Path::new(store))
+        && let Err(error) = unmount_dir(dir, true)
+    {
         log::error!("{}: cannot be detached: {error:#}", dir.display());
     }
     std::process::exit(1);

@@ -21,11 +21,14 @@ use lacuna_nvmfs::{
     Timestamp,
     posix::{Attr, Caller, FileKind, Rename, SetAttr, SetTime, XattrMode},
 };
-use rustix::io::Errno as Os;
+use rustix::{io::Errno as Os, process::geteuid};
 
 use super::{
     BACKGROUND_MAX, COPY_BYTES_MAX, MountOptions, REQUEST_BYTES_MAX, STATFS_BLOCK_BYTES, Session, TTL,
-    Transport, Unmounter, invalidator::Invalidator, ttl_of_attr,
+    Transport, Unmounter,
+    invalidator::Invalidator,
+    kernel_mount::{AbortOnDrop, KernelMount},
+    ttl_of_attr,
 };
 use crate::{
     Found, NamedAttr, Opening, Service,
@@ -98,14 +101,22 @@ impl Transport for FuserTransport {
         let invalidator = Arc::new(OnceLock::new());
         let adapter =
             Adapter { service: Arc::clone(&service), invalidator: Arc::clone(&invalidator), masks: false };
-        let session = fuser::Session::new(adapter, dir, &config)?;
+        let (session, mount) = match geteuid().is_root() {
+            true => {
+                let (device, mount) = KernelMount::new(dir, options)?;
+                let mount = AbortOnDrop(mount);
+                let acl = config.acl;
+                (fuser::Session::from_fd(adapter, device.into(), acl, config)?, Some(mount))
+            }
+            false => (fuser::Session::new(adapter, dir, &config)?, None),
+        };
         let notifier = session.notifier();
         let started = Invalidator::start(move |number, bytes| {
             notifier.inval_inode(INodeNo(number), bytes.start as i64, (bytes.end - bytes.start) as i64)
         })?;
         assert!(invalidator.set(started).is_ok(), "a session is made once");
         service.carried_by(self.name());
-        Ok(Box::new(FuserSession { session, service }))
+        Ok(Box::new(FuserSession { session, mount, service }))
     }
 }
 
@@ -125,17 +136,23 @@ fn mount_options(options: &MountOptions) -> Vec<MountOption> {
 
 struct FuserSession {
     session: fuser::Session<Adapter>,
+    /// `None` where fuser mounts, by fusermount. It takes whatever it finds on the directory in the end for its own.
+    mount: Option<AbortOnDrop>,
     service: Arc<Service>,
 }
 
 impl Session for FuserSession {
     fn unmounter(&mut self) -> Unmounter {
         let mut unmounter = self.session.unmount_callable();
-        Box::new(move || unmounter.unmount())
+        match self.mount.as_ref().map(|mount| mount.0.clone()) {
+            Some(mount) => Box::new(move || mount.unmount()),
+            None => Box::new(move || unmounter.unmount()),
+        }
     }
 
     fn serve(self: Box<Self>) -> io::Result<()> {
         let served = self.session.run();
+        drop(self.mount);
         self.service.unmounted();
         served
     }

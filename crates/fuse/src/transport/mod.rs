@@ -2,6 +2,7 @@
 
 pub mod fuser;
 mod invalidator;
+mod kernel_mount;
 pub mod uring;
 
 use std::{io, path::Path, sync::Arc, time::Duration};
@@ -109,5 +110,5 @@ pub trait Session: Send {
     fn serve(self: Box<Self>) -> io::Result<()>;
 }
 
-/// Unmounts; an error when the file system is in use.
+/// Unmounts, unless another mount is on the directory by now; an error when the file system is in use.
 pub type Unmounter = Box<dyn FnMut() -> io::Result<()> + Send>;

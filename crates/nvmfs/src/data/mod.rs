@@ -236,7 +236,8 @@ impl Data {
             let held = node.lock_sectors(range);
             match self.write_piece(&node, at, piece, trim_to, by) {
                 Ok(()) => at = piece_end,
-                Err(error) if at == offset => return Err(error),
+                // The kernel takes a short write of what it cached for a whole one.
+                Err(error) if at == offset || options.from_cache => return Err(error),
                 Err(_) => break,
             }
             drop(held);

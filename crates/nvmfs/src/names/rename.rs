@@ -192,6 +192,8 @@ impl Names {
             (_, Some(other)) if !is_directory(&node) && is_directory(other) => {
                 return Err(Refusal::IsADirectory.into());
             }
+            // It holds what moves.
+            (_, Some(other)) if other.ino() == from.parent => return Err(Refusal::NotEmpty.into()),
             _ => {}
         }
         let old = match whiteout {

@@ -1,23 +1,13 @@
 //! `/dev/fuse`: the mount, its handshake, and requests that come one by one.
 
 use std::{
-    ffi::CString,
     fs::File,
     io::{self, IoSlice},
     ops::Range,
-    os::{
-        fd::{AsFd, AsRawFd},
-        unix::fs::MetadataExt,
-    },
-    path::{Path, PathBuf},
+    path::Path,
 };
 
-use rustix::{
-    event::{PollFd, PollFlags, Timespec, poll},
-    io::Errno as Os,
-    mount::{MountFlags, UnmountFlags, mount, unmount},
-    process::{getgid, getuid},
-};
+use rustix::io::Errno as Os;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::{
@@ -28,10 +18,11 @@ use super::{
 use crate::{
     PageCache, Service,
     service::Errno,
-    transport::{BACKGROUND_MAX, MountOptions, REQUEST_BYTES_MAX, invalidator::Invalidator},
+    transport::{
+        BACKGROUND_MAX, MountOptions, REQUEST_BYTES_MAX, invalidator::Invalidator, kernel_mount::KernelMount,
+    },
 };
 
-const PATH: &str = "/dev/fuse";
 /// Unit of [`InitOut`]'s `max_pages`.
 const PAGE_BYTES: u32 = 4096;
 /// Space beside the data of a write: as much as any known request needs.
@@ -74,25 +65,14 @@ pub(super) fn drop_pages(device: &File, number: u64, bytes: Range<u64>) -> io::R
 #[derive(Debug)]
 pub(super) struct Mounted {
     pub(super) device: File,
-    dir: PathBuf,
+    pub(super) mount: KernelMount,
 }
 
 impl Mounted {
-    /// Mounts on `dir`, which only root may. Programs that access it wait for the handshake.
+    /// See [`KernelMount::new`].
     pub(super) fn new(dir: &Path, options: &MountOptions) -> io::Result<Mounted> {
-        let dir = dir.canonicalize()?;
-        let device = File::options().read(true).write(true).open(PATH)?;
-        let data = format!(
-            "fd={},rootmode={:o},user_id={},group_id={},default_permissions{}",
-            device.as_raw_fd(),
-            dir.metadata()?.mode(),
-            getuid(),
-            getgid(),
-            if options.allow_other { ",allow_other" } else { "" },
-        );
-        let data = CString::new(data).expect("no NUL in it");
-        mount(options.source.as_str(), &dir, "fuse.lacuna", flags(options), Some(data.as_c_str()))?;
-        Ok(Mounted { device, dir })
+        let (device, mount) = KernelMount::new(dir, options)?;
+        Ok(Mounted { device, mount })
     }
 
     /// Answers the kernel's first request.
@@ -144,42 +124,6 @@ impl Mounted {
             }
         }
     }
-
-    /// Unmounts, unless that has been done. An error where the file system is in use.
-    pub(super) fn unmount(&self) -> io::Result<()> {
-        self.unmount_with(UnmountFlags::empty())
-    }
-
-    /// Ends the mount at once: current and later requests fail, as if this process had died.
-    pub(super) fn abort(&self) {
-        if let Err(error) = self.unmount_with(UnmountFlags::FORCE | UnmountFlags::DETACH) {
-            log::error!("{}: cannot be unmounted: {error}", self.dir.display());
-        }
-    }
-
-    fn unmount_with(&self, flags: UnmountFlags) -> io::Result<()> {
-        // After our mount is gone, any mount on the directory belongs to another process.
-        if self.is_gone()? { Ok(()) } else { Ok(unmount(&self.dir, flags)?) }
-    }
-
-    fn is_gone(&self) -> io::Result<bool> {
-        let mut device = [PollFd::from_borrowed_fd(self.device.as_fd(), PollFlags::empty())];
-        poll(&mut device, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))?;
-        Ok(device[0].revents().contains(PollFlags::ERR))
-    }
-}
-
-fn flags(options: &MountOptions) -> MountFlags {
-    let MountOptions { read_only, dev, suid, exec, .. } = *options;
-    [
-        (read_only, MountFlags::RDONLY),
-        (!dev, MountFlags::NODEV),
-        (!suid, MountFlags::NOSUID),
-        (!exec, MountFlags::NOEXEC),
-    ]
-    .into_iter()
-    .filter_map(|(is_set, flag)| is_set.then_some(flag))
-    .collect()
 }
 
 /// Our side of the handshake; `None` where the kernel lacks a needed capability.

@@ -174,7 +174,7 @@ struct EndsMount<'a>(&'a Mounted);
 
 impl Drop for EndsMount<'_> {
     fn drop(&mut self) {
-        self.0.abort();
+        self.0.mount.abort();
     }
 }
 
@@ -201,7 +201,7 @@ fn serve(mut entry: Entry, mut place: Place, service: &Service, invalidator: &In
 impl Session for UringSession {
     fn unmounter(&mut self) -> Unmounter {
         let mounted = Arc::clone(&self.mounted);
-        Box::new(move || mounted.unmount())
+        Box::new(move || mounted.mount.unmount())
     }
 
     fn serve(mut self: Box<Self>) -> io::Result<()> {
@@ -217,7 +217,7 @@ impl Session for UringSession {
 
 impl Drop for UringSession {
     fn drop(&mut self) {
-        self.mounted.abort();
+        self.mounted.mount.abort();
         for thread in self.threads.drain(..) {
             // The caller of the mount already has the reason why it ended.
             let _ = thread.join();
