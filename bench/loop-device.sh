@@ -136,6 +136,11 @@ loop_limit() {
             exit 1
         fi
         mkdir "$LOOP_GROUP"
+        # Of one hierarchy a process has one group: who moves there would leave the limit of memory.
+        if [ -n "${LOOP_MEMORY_GROUP:-}" ] && [ -e "$LOOP_MEMORY_GROUP/memory.max" ]; then
+            echo "$0: limits of memory and of devices at the same time need control groups of version 1" >&2
+            exit 1
+        fi
     fi
     for device in "$LOOP" "${LOOP_OTHERS[@]}"; do
         device=$(cat "/sys/block/${device#/dev/}/dev")

@@ -48,7 +48,6 @@ for transport in ${LACUNA_TRANSPORT:-fuser uring}; do
     [ "$(sha256sum <"$mnt/synced")" = "$sum" ] || fail "$transport: what was synced is lost"
     check_store
     echo "abort: $transport: $(cat "$WORK/complaints")"
-    rm -rf "$WORK"
-    WORK=
+    discard_work
 done
 echo "abort: passed"

@@ -27,7 +27,8 @@ cat >"$WORK/coherence.py" <<'PYTHON'
 import ctypes, mmap, os, platform, sys, threading
 
 if platform.machine() != "x86_64":
-    sys.exit("not tested: system calls have other numbers here")
+    print("not tested: system calls have other numbers here", file=sys.stderr)
+    sys.exit(0)
 IO_SETUP, IO_GETEVENTS, IO_SUBMIT = 206, 208, 209
 PWRITE = 1
 BYTES = 65536

@@ -44,8 +44,7 @@ for cache in --cache=none --cache=auto --cache=writeback; do
         done
     done
     check_store
-    rm -rf "$WORK"
-    WORK=
+    discard_work
 done
 rm "$config"
 echo "fsx: passed: $operations operations, seeds ${seeds[*]}"

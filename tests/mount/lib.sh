@@ -119,6 +119,14 @@ kill_daemon() {
     while grep -qs '^State:[[:space:]]*[^ZX]' "/proc/$pid/status"; do sleep 0.01; done
 }
 
+# Removes what `start` made, before the next one; a directory that was given stays.
+discard_work() {
+    if [ -n "$own_work" ]; then
+        rm -rf --one-file-system "$WORK"
+        WORK=
+    fi
+}
+
 finish() {
     local code=${1:-$?}
     trap - EXIT
@@ -128,7 +136,7 @@ finish() {
         umount -l "$mnt" || true
     fi
     if [ -n "$own_work" ] && [ "$code" = 0 ]; then
-        rm -rf "$WORK"
+        rm -rf --one-file-system "$WORK"
     elif [ "$code" != 0 ]; then
         echo "left behind: $WORK" >&2
     fi

@@ -152,7 +152,9 @@ pub(crate) fn run<R: Requester>(
             let requesters: Vec<_> =
                 (0..u64::from(plan.requesters)).map(|number| scope.spawn(move || work(number))).collect();
             wait_unless_stopped(&phase, plan.warmup, || Ok(true))?;
-            let (before, pages_before) = (database.footprint()?, database.page_traffic()?);
+            let before = database.footprint().and_then(|before| Ok((before, database.page_traffic()?)));
+            // Else the requesters would go on for ever.
+            let (before, pages_before) = before.inspect_err(|_| phase.store(STOPPED, Relaxed))?;
             let (start, cpu_start) = (Instant::now(), cpu_seconds() + database.server_cpu_seconds());
             let energy = Energy::count();
             arrivals.iter().for_each(|arrivals| arrivals.measure_from(clock.now()));

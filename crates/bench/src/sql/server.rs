@@ -6,6 +6,7 @@ use std::{
     collections::HashMap,
     fmt::Debug,
     hash::Hash,
+    io::{self, Write},
     ops::ControlFlow,
     path::Path,
     sync::{Mutex, PoisonError},
@@ -207,7 +208,15 @@ impl<S: Prepared> Server<S> {
         written: Written,
     ) -> Result<Server<S>> {
         let named = || address.to_string();
-        let data_directory = dialect.data_directory(&mut *client).with_context(named)?;
+        let data_directory = match address {
+            Address::Tcp(host, _) if !is_this_machine(host) => NOT_HERE.to_owned(),
+            _ => dialect.data_directory(&mut *client).with_context(named)?,
+        };
+        if std::fs::read_dir(&data_directory).is_err() {
+            // Whoever reads it may have gone.
+            let what = "its files cannot be read here: of space only what the server says itself is known";
+            let _ = writeln!(io::stderr(), "{address}: {what}");
+        }
         let process = match address {
             Address::Socket(_) => {
                 dialect.process(&mut *client, Path::new(&data_directory)).with_context(named)?
@@ -272,6 +281,14 @@ impl<S: Prepared> Server<S> {
     pub(crate) fn give_back(&self, session: Session<S>) {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(session);
     }
+}
+
+/// In place of the data directory of a server on another machine: nothing lies there.
+const NOT_HERE: &str = "/dev/null";
+
+/// Whether a server with that host has its files here, if anywhere that can be read.
+fn is_this_machine(host: &str) -> bool {
+    host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
 /// The database of a login.
