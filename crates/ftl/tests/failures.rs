@@ -1,11 +1,14 @@
 //! Devices that fail, have silent faults, hold foreign data, or were damaged.
 
-use std::sync::Arc;
+use std::{
+    ops::Range,
+    sync::{Arc, Mutex},
+};
 
 use crate::harness::{Change, Model, SEGMENT_BYTES, assert_sound, format, open, ops};
 use lacuna_device::{BlockDevice, MemDevice};
 use lacuna_ftl::{CheckDepth, Error, FormatOptions, Ftl, Lba, Op, Options, SECTOR, Stream, Work};
-use lacuna_sim::{SeededRng, SimDevice, unreadable};
+use lacuna_sim::{BeforeReads, SeededRng, SimDevice, unreadable};
 
 const BYTES: u64 = 4 << 20;
 
@@ -287,6 +290,53 @@ fn a_damaged_leaf_of_the_map_is_an_error_where_it_is_needed() {
     let ftl = open(&shared);
     assert!(matches!(read(&ftl, 0, 512), Err(Error::Corrupt { .. })), "the error outlives a reopen");
     assert_eq!(read(&ftl, 399 * 32, 512).unwrap(), data);
+}
+
+/// Nearly all segments hold dead data of a leaf that cannot be read, and one or two live data: only these are lost to
+/// collection.
+#[test]
+fn a_damaged_leaf_of_the_map_costs_no_segment_without_live_data_in_it() {
+    let (device, shared) = sim(12);
+    let ftl = open(&shared);
+    let data = noise(1, 4096);
+    let mut rng = SeededRng::new(1);
+    for page in 0..280 {
+        write(&ftl, page * 32, &data).unwrap();
+    }
+    // The first pages are written again and again among others, and last of all.
+    for round in 0..4000 {
+        let page = if round % 4 == 0 { rng.below(8) } else { 140 + rng.below(140) };
+        write(&ftl, page * 32, &data).unwrap();
+        ftl.step(Work::Gc).unwrap();
+    }
+    for page in 0..8 {
+        write(&ftl, page * 32, &data).unwrap();
+    }
+    ftl.close().unwrap();
+    drop(ftl);
+    // The first that is read for page 0 is its leaf.
+    let reads = Arc::new(Mutex::new(Vec::new()));
+    let noted = Arc::clone(&reads);
+    let watched: Arc<dyn BlockDevice> = BeforeReads::new(shared.clone(), move |ranges: &[Range<u64>]| {
+        noted.lock().unwrap().extend_from_slice(ranges);
+        Ok(())
+    });
+    let ftl = open(&watched);
+    reads.lock().unwrap().clear();
+    read(&ftl, 0, 512).unwrap();
+    drop(ftl);
+    let leaf = reads.lock().unwrap()[0].clone();
+    device.flip_bit(leaf.start + 100, 3);
+    let ftl = open(&shared);
+    assert!(matches!(read(&ftl, 0, 512), Err(Error::Corrupt { .. })));
+    for round in 0..3000 {
+        let page = 140 + rng.below(140);
+        write(&ftl, page * 32, &data).unwrap_or_else(|error| panic!("round {round}: {error}"));
+        ftl.step(Work::Gc).unwrap();
+    }
+    let out_of_use = ftl.stats().corrupt_chunks;
+    assert!(out_of_use < 6, "{out_of_use} segments are out of use");
+    (140..280).for_each(|page| assert_eq!(read(&ftl, page * 32, 4096).unwrap(), data));
 }
 
 #[test]

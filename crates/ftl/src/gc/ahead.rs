@@ -134,7 +134,7 @@ fn live_of(mover: &Mover, life: Life, records: &[Record]) -> Result<Vec<(Lba, Ex
     let live_bytes = mover.map.read().live(life.segment).bytes;
     let (mut found, mut found_bytes) = (Vec::new(), 0);
     for records in records.chunks(RECORDS_AT_ONCE) {
-        let more = mover.live_among(&entries_of(records))?;
+        let (more, _) = mover.live_among(&entries_of(records))?;
         found_bytes += more.iter().map(|(_, extent)| moved_bytes(extent) as u64).sum::<u64>();
         found.extend(more);
         if found_bytes == live_bytes {

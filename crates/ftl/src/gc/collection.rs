@@ -69,6 +69,8 @@ pub(super) struct Collection {
     moving: [(Vec<Moving>, usize); CLASSES_MAX],
     /// Extents left in place because their chunk is corrupt.
     pub(super) corrupt: u64,
+    /// Leaves of the map could not be read that may hold more of its extents.
+    is_unreadable: bool,
 }
 
 impl Collection {
@@ -94,6 +96,7 @@ impl Collection {
             chunks,
             moving: Default::default(),
             corrupt: 0,
+            is_unreadable: false,
         }
     }
 
@@ -120,7 +123,7 @@ impl Collection {
     fn gather(&mut self, mover: &Mover) -> Result<bool> {
         (self.gathered, self.read) = (Vec::new(), 0);
         while self.gathered.len() < GATHER_EXTENTS {
-            let found = match &mut self.source {
+            let (found, is_whole) = match &mut self.source {
                 LiveSource::Ahead(_) | LiveSource::Map(u64::MAX) => break,
                 LiveSource::Map(start) => {
                     let leaf = *start..mover.map.read().leaf_end(*start);
@@ -136,6 +139,7 @@ impl Collection {
                 }
             };
             self.gathered.extend(found);
+            self.is_unreadable |= !is_whole;
         }
         self.gathered.sort_unstable_by_key(|(lba, extent)| (extent.phys.grain, *lba));
         Ok(!self.gathered.is_empty())
@@ -148,7 +152,15 @@ impl Collection {
             self.switch(mover, class)?;
         }
         let left = mover.map.read().live(self.victim.segment).extents;
-        if left <= self.corrupt || matches!(self.source, LiveSource::Map(_)) {
+        if left <= self.corrupt {
+            return Ok(true);
+        }
+        if self.is_unreadable {
+            // What is left is mapped there, as far as is known: it stays.
+            self.corrupt = self.corrupt.max(1);
+            return Ok(true);
+        }
+        if matches!(self.source, LiveSource::Map(_)) {
             return Ok(true);
         }
         self.corrupt = 0;

@@ -4,7 +4,7 @@ use std::{collections::HashSet, ops::Range};
 
 use super::mover::Mover;
 use crate::{
-    Lba, Result,
+    Error, Lba, Result,
     addr::SegNo,
     format::{Entry, EntryKind, Extent},
     media::scan::Record,
@@ -38,28 +38,41 @@ pub(super) fn moved_bytes(extent: &Extent) -> usize {
 }
 
 impl Mover {
-    /// Those of `entries` that the map still holds at the place that each names, in part at least.
-    pub(super) fn live_among(&self, entries: &[Entry]) -> Result<Vec<(Lba, Extent)>> {
+    /// Those of `entries` that the map still holds at the place that each names, in part at least, as far as its leaves
+    /// can be read; and whether all could be.
+    pub(super) fn live_among(&self, entries: &[Entry]) -> Result<(Vec<(Lba, Extent)>, bool)> {
         let mut found = Vec::new();
         let entries: Vec<_> = entries.iter().filter(|entry| entry.kind != EntryKind::Trim).collect();
         let ranges = entries.iter().map(|entry| entry.range()).collect();
-        self.pages.visit_extents_of_each(ranges, |index, lba, extent| {
+        let is_whole = self.visit_readable(ranges, |index, lba, extent| {
             if extent.phys == entries[index].phys {
                 found.push((lba, extent));
             }
         })?;
-        Ok(moved_for(found))
+        Ok((moved_for(found), is_whole))
     }
 
-    /// Extents in `segment` that the map holds in `range`.
-    pub(super) fn live_in(&self, segment: SegNo, range: Range<u64>) -> Result<Vec<(Lba, Extent)>> {
+    /// Extents in `segment` that the map holds in `range`, as far as its leaves can be read; and whether all could be.
+    pub(super) fn live_in(&self, segment: SegNo, range: Range<u64>) -> Result<(Vec<(Lba, Extent)>, bool)> {
         let mut found = Vec::new();
-        self.pages.visit_extents(range, |lba, extent| {
+        let is_whole = self.visit_readable(vec![range], |_, lba, extent| {
             if extent.phys.segment == segment {
                 found.push((lba, extent));
             }
-            true
         })?;
-        Ok(moved_for(found))
+        Ok((moved_for(found), is_whole))
+    }
+
+    /// Calls `visit` as far as the map can be read; whether that was all.
+    fn visit_readable(&self, ranges: Vec<Range<u64>>, visit: impl FnMut(usize, Lba, Extent)) -> Result<bool> {
+        let mut is_whole = true;
+        self.pages.visit_readable(ranges, visit, |error| match error {
+            Error::Corrupt { .. } | Error::Device(_) if !self.journal.is_lost() => {
+                is_whole = false;
+                Ok(())
+            }
+            error => Err(error),
+        })?;
+        Ok(is_whole)
     }
 }

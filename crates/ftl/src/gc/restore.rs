@@ -31,8 +31,9 @@ use crate::{
 };
 
 impl Collector {
-    /// Ensures that collection can begin, before the store is used.
-    pub(crate) fn restore(&self) -> Result<()> {
+    /// Ensures that collection can begin, before the store is used. Calls `announce` with an epoch before the superblock
+    /// may name it.
+    pub(crate) fn restore(&self, mut announce: impl FnMut(u64) -> Result<()>) -> Result<()> {
         if is_broken(Rule::OpeningRestores) {
             return Ok(());
         }
@@ -40,7 +41,7 @@ impl Collector {
         let mut collecting = self.collecting();
         // Each segment is filled once, and once more when it was the target of a step.
         for _ in 0..2 * self.mover.volume.space().segments {
-            if !self.restore_some(&mut collecting)? {
+            if !self.restore_some(&mut collecting, &mut announce)? {
                 break;
             }
         }
@@ -48,7 +49,11 @@ impl Collector {
     }
 
     /// One step; false if none is needed or possible.
-    fn restore_some(&self, collecting: &mut Collecting) -> Result<bool> {
+    fn restore_some(
+        &self,
+        collecting: &mut Collecting,
+        announce: &mut impl FnMut(u64) -> Result<()>,
+    ) -> Result<bool> {
         let lacks = |log: &Log| log.spare_for_gc() < GC_SEGMENTS_MIN;
         if !lacks(&self.mover.journal.lock()) || self.next_to_restore().is_none() {
             return Ok(false);
@@ -57,6 +62,8 @@ impl Collector {
         if !has_space(&self.mover.journal.lock()) {
             self.mover.checkpointer.checkpoint_in_turn(Rewrite::All)?;
         }
+        let next = self.mover.journal.lock().epoch() + 1;
+        announce(next)?;
         {
             let mut log = self.mover.journal.lock();
             if !has_space(&log) {
@@ -109,11 +116,11 @@ mod tests {
     use std::sync::Arc;
 
     use lacuna_device::BlockDevice;
-    use lacuna_sim::SimDevice;
+    use lacuna_sim::{SimDevice, SimMemory};
 
     use super::*;
     use crate::{
-        CheckDepth, Error, FormatOptions, Ftl, Lba, Op, Options, Stream,
+        CheckDepth, Error, FormatOptions, Ftl, Lba, LogDeviceUse, Op, Options, Stream,
         media::creation,
         store::test_store::{self, Parts},
     };
@@ -138,8 +145,25 @@ mod tests {
         store.journal.flush_all().unwrap();
     }
 
+    /// A new log device is part of the store as soon as the superblock names it, whatever comes next.
+    fn open_logged(sim: &Arc<SimDevice>, memory: &mut Arc<SimMemory>) -> crate::Result<Ftl> {
+        let open = |log_device| Ftl::open(sim.clone(), Options { log_device, ..Options::default() });
+        match open(LogDeviceUse::Device(memory.clone())) {
+            Err(Error::LogDevice { reason, .. }) if reason == "the store has none" => {
+                *memory = SimMemory::beside(sim, 8 << 20, 1);
+                open(LogDeviceUse::New(memory.clone()))
+            }
+            Err(Error::LogDevice { reason, .. }) => panic!("its own log device is refused: {reason}"),
+            opened => opened,
+        }
+    }
+
     #[test]
     fn a_stuck_store_is_freed_by_opening_it_whatever_cuts_that() {
+        [false, true].into_iter().for_each(free_stuck);
+    }
+
+    fn free_stuck(is_logged: bool) {
         let sim = SimDevice::with_block_bytes(40 << 20, 4096, 1);
         let device: Arc<dyn BlockDevice> = sim.clone();
         let options = FormatOptions { segment_bytes: Some(1 << 20), ..FormatOptions::default() };
@@ -168,12 +192,18 @@ mod tests {
         assert!(matches!(write(&stuck, 1, 11), Err(Error::Full { .. })));
         drop(stuck);
 
+        let mut memory = SimMemory::beside(&sim, 8 << 20, 1);
+        let open = |memory: &mut Arc<SimMemory>| match is_logged {
+            true => open_logged(&sim, memory),
+            false => Ftl::open(device.clone(), Options::default()),
+        };
         for cut in 1..40 {
             sim.set_cut_after(3 * cut);
-            drop(Ftl::open(device.clone(), Options::default()));
+            drop(open(&mut memory));
             sim.power_cycle();
+            memory.power_cycle();
         }
-        let ftl = Ftl::open(device.clone(), Options::default()).unwrap();
+        let ftl = open(&mut memory).unwrap();
         assert!(test_store::journal(&ftl).lock().spare_for_gc() >= GC_SEGMENTS_MIN);
         for page in 0..2 * pages {
             let (lba, data) = overwrite(page % pages, 13);

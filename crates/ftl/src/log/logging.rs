@@ -205,10 +205,9 @@ impl Log {
 }
 
 impl Journal {
-    /// Says on the log device, with the newest `header`, that this epoch is about to begin.
-    pub(crate) fn announce(&self, ring: &Ring, header: &mut LogHeader) -> Result<()> {
+    /// Says on the log device, with the newest `header`, that `epoch` is about to begin.
+    pub(crate) fn announce(&self, ring: &Ring, header: &mut LogHeader, epoch: u64) -> Result<()> {
         let mut log = self.lock();
-        let epoch = log.epoch();
         let put = MutexGuard::unlocked(&mut log, || ring.announce(header, epoch));
         put.map_err(|error| self.poison(&mut log, error))
     }

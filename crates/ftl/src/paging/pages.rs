@@ -125,8 +125,19 @@ impl PagedMap {
     /// locked for some ranges at a time.
     pub(crate) fn visit_extents_of_each(
         &self,
+        ranges: Vec<Range<u64>>,
+        visit: impl FnMut(usize, Lba, Extent),
+    ) -> Result<()> {
+        self.visit_readable(ranges, visit, Err)
+    }
+
+    /// As [`Pages::visit_extents_of_each`]. A leaf that cannot be read is passed over if `unreadable`, which is called
+    /// with the error, returns none.
+    pub(crate) fn visit_readable(
+        &self,
         mut ranges: Vec<Range<u64>>,
         mut visit: impl FnMut(usize, Lba, Extent),
+        mut unreadable: impl FnMut(Error) -> Result<()>,
     ) -> Result<()> {
         self.journal.must_not_be_stopped()?;
         let (mut first, mut _kept) = (0, Vec::new());
@@ -151,9 +162,18 @@ impl PagedMap {
             // The part before this leaf was visited.
             ranges[index].start = ranges[index].start.max(absent.span.start);
             first = index;
+            let end = absent.span.end;
             let pinned = PinnedLeaves::new(self, &map, vec![absent]);
             drop(map);
-            _kept = pinned.install()?;
+            match pinned.install() {
+                Ok(installed) => _kept = installed,
+                Err(error) => {
+                    unreadable(error)?;
+                    let range = &mut ranges[index];
+                    range.start = end.min(range.end);
+                    first += usize::from(range.is_empty());
+                }
+            }
         }
         Ok(())
     }

@@ -77,11 +77,14 @@ impl Store {
     /// Makes the recovery permanent.
     pub(super) fn settle(&self) -> Result<()> {
         let mut ring = self.ring.lock().take();
-        if let Some((ring, header)) = &mut ring {
-            self.base.journal.announce(ring, header)?;
-        }
+        let mut announce = |epoch| match &mut ring {
+            Some((ring, header)) => self.base.journal.announce(ring, header, epoch),
+            None => Ok(()),
+        };
+        let epoch = self.base.journal.lock().epoch();
+        announce(epoch)?;
         self.checkpointer.checkpoint()?;
-        self.collector.restore()?;
+        self.collector.restore(announce)?;
         match ring {
             Some((ring, header)) => self.base.journal.begin_logging(ring, header.sequence),
             None => Ok(()),
