@@ -18,7 +18,7 @@ pub(super) struct DirFile {
     file: PositionalFile,
     props: FileProps,
     read_only: bool,
-    /// Changes started, and how many of them the newest good sync covers.
+    /// Changes that have returned, and how many of them the newest good sync covers.
     changes: AtomicU64,
     synced_changes: AtomicU64,
     /// One atomic write at a time: of two in one file XFS takes up to four times the blocks of one, and returns them
@@ -45,16 +45,15 @@ impl DirFile {
         self.synced_changes.load(SeqCst) < self.changes.load(SeqCst)
     }
 
-    /// Checks and announces a change. Announced before it is made, so that a sync which misses it does
-    /// not count it as synced.
-    fn start_change(&self, offset: u64, len: u64) -> Result<()> {
+    /// Checks a change, which counts when the result is dropped: once it was made, or failed in part. A sync that began
+    /// before may have missed it, and must not count it as synced; it owes nothing to a change that has not returned.
+    fn start_change(&self, offset: u64, len: u64) -> Result<Changing<'_>> {
         if self.read_only {
             let operation = "change in a directory opened read-only";
             return Err(Error::Unsupported { what: self.file.name.clone(), operation });
         }
         self.props.check_range(&self.file.name, offset, len)?;
-        self.changes.fetch_add(1, SeqCst);
-        Ok(())
+        Ok(Changing(&self.changes))
     }
 
     /// The next offset where data or a hole begins, or the end of the file.
@@ -64,6 +63,15 @@ impl DirFile {
             Err(Errno::NXIO) => Ok(end),
             Err(errno) => Err(self.file.error("seek", errno.into())),
         }
+    }
+}
+
+/// A change that is being made.
+struct Changing<'a>(&'a AtomicU64);
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, SeqCst);
     }
 }
 
@@ -82,7 +90,7 @@ impl File for DirFile {
     }
 
     fn set_len(&self, len: u64) -> Result<()> {
-        self.start_change(0, len)?;
+        let _changing = self.start_change(0, len)?;
         self.file.file.set_len(len).map_err(|error| self.file.error("set length", error))
     }
 
@@ -95,7 +103,7 @@ impl File for DirFile {
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
-        self.start_change(offset, data.len() as u64)?;
+        let _changing = self.start_change(offset, data.len() as u64)?;
         self.file.write_at(offset, data)?;
         self.counters.written_bytes.fetch_add(data.len() as u64, Relaxed);
         Ok(())
@@ -106,7 +114,7 @@ impl File for DirFile {
         if !self.props.atomic_writes.is_some_and(|writes| writes.can_write(offset, len)) {
             return Err(Error::Unsupported { what: self.file.name.clone(), operation: ATOMIC_WRITE });
         }
-        self.start_change(offset, len)?;
+        let _changing = self.start_change(offset, len)?;
         let turn = self.atomic_write.lock();
         self.file.write_atomic(offset, data)?;
         drop(turn);
@@ -115,7 +123,7 @@ impl File for DirFile {
     }
 
     fn punch(&self, offset: u64, len: u64) -> Result<()> {
-        self.start_change(offset, len)?;
+        let _changing = self.start_change(offset, len)?;
         if len == 0 {
             return Ok(());
         }

@@ -115,12 +115,8 @@ impl Maintenance {
     }
 
     /// Makes the first blocks of the new segments zeros, where they are not, and wipes the copy of the superblock that
-    /// lies among them.
+    /// lies among them: last, so that a device that fails in its new part leaves the store as it was.
     fn wipe(&self, now: &Superblock, before: Space, after: Space) -> Result<()> {
-        if !is_broken(Rule::OldEndWiped) {
-            superblock::wipe_end_copy(self.volume.device(), now)?;
-            keys::wipe_end(self.volume.device(), now)?;
-        }
         let len = (RECORDS_START + RECORD_HEADER_BYTES).next_multiple_of(after.block_bytes);
         let (mut start, zeros) = (AlignedBuf::zeroed(len), AlignedBuf::zeroed(len));
         for segment in (before.segments as u32..after.segments as u32).map(SegNo) {
@@ -130,6 +126,10 @@ impl Maintenance {
             if !is_clean && !is_broken(Rule::GrowthWipes) {
                 self.volume.device().write_at(at, &zeros)?;
             }
+        }
+        if !is_broken(Rule::OldEndWiped) {
+            superblock::wipe_end_copy(self.volume.device(), now)?;
+            keys::wipe_end(self.volume.device(), now)?;
         }
         let synced = self.volume.device().sync();
         let mut log = self.journal.lock();
