@@ -15,12 +15,12 @@ use std::{
         OnceLock,
         atomic::{AtomicU8, AtomicUsize, Ordering},
     },
+    thread,
     time::Duration,
 };
 
 use crate::{
     mutant::{Rule, is_broken},
-    sync::thread,
     types::{Error, PageId, Result},
 };
 
@@ -28,9 +28,6 @@ use crate::{
 const CLOSING: u8 = 1;
 /// Nothing reaches the VFS any more.
 const CLOSED: u8 = 2;
-
-/// How often a store that is closed looks for threads that still write.
-const WRITER_CHECK: Duration = Duration::from_millis(1);
 
 /// How often a waiter checks whether the store has been stopped.
 pub(crate) const POISON_CHECK: Duration = Duration::from_millis(100);
@@ -100,13 +97,14 @@ impl Poison {
         before.map(drop).map_err(|_| Error::Closed)
     }
 
-    /// Nothing is written to the VFS any more once this returns, nor read. The caller writes nothing itself.
+    /// Nobody begins to write to the VFS any more, nor to read. Those that write still do ([`Poison::is_writing`]).
     pub(crate) fn close(&self) {
         self.closed.store(CLOSED, Ordering::SeqCst);
-        while self.writers.load(Ordering::SeqCst) != 0 {
-            thread::yield_now(); // the tests' scheduler has no time
-            thread::sleep(WRITER_CHECK);
-        }
+    }
+
+    /// Whether a thread writes to the VFS.
+    pub(crate) fn is_writing(&self) -> bool {
+        self.writers.load(Ordering::SeqCst) != 0
     }
 
     /// Called before the VFS is written to, for as long as that takes: until then a store that is closed meanwhile
@@ -169,12 +167,12 @@ pub(crate) struct Sentinel {
 
 impl Sentinel {
     pub(crate) fn new() -> Sentinel {
-        Sentinel { was_panicking: std::thread::panicking() }
+        Sentinel { was_panicking: thread::panicking() }
     }
 
     /// Whether the thread has begun to panic since.
     pub(crate) fn sees_panic(&self) -> bool {
-        std::thread::panicking() && !self.was_panicking && !is_broken(Rule::PanicsStop)
+        thread::panicking() && !self.was_panicking && !is_broken(Rule::PanicsStop)
     }
 }
 

@@ -255,7 +255,7 @@ impl Store {
         let outcome = self.write_all();
         drop(call);
         // Transactions that are dropped later must not roll back: the VFS may have a new owner by then.
-        engine.poison().close();
+        threads::close(engine);
         *self.inner.claim.lock() = None;
         outcome
     }
@@ -295,6 +295,6 @@ impl Drop for Inner {
         // With relaxed durability the last commits are still in memory.
         let _ = self.engine.pager().log().reach(self.engine.pager().log().next(), Until::Flushed);
         // Before the lock is free: remaining transactions must not touch the VFS under its next owner.
-        self.engine.poison().close();
+        threads::close(&self.engine);
     }
 }

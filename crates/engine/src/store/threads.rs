@@ -1,8 +1,11 @@
 //! The threads of an open store.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use crate::{pool::read_ahead, sync::thread, txn::TxnEngine};
+
+/// How often a store that is closed looks for threads that still write.
+const WRITER_CHECK: Duration = Duration::from_millis(1);
 
 /// A thread's name, and what it does.
 type Part = (&'static str, fn(&TxnEngine));
@@ -26,12 +29,21 @@ pub(super) fn start(engine: &Arc<TxnEngine>) -> std::io::Result<Vec<thread::Join
             Ok(thread) => threads.push(thread),
             Err(error) => {
                 stop(&engine, threads.into_iter());
-                engine.poison().close();
+                close(&engine);
                 return Err(error);
             }
         }
     }
     Ok(threads)
+}
+
+/// Returns once nothing is written to the VFS any more, nor will be. The caller writes nothing.
+pub(super) fn close(engine: &TxnEngine) {
+    engine.poison().close();
+    while engine.poison().is_writing() {
+        thread::yield_now(); // the tests' scheduler has no time
+        thread::sleep(WRITER_CHECK);
+    }
 }
 
 /// Asks the threads to end once they have finished their current work, and waits for that.
