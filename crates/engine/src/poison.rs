@@ -132,7 +132,11 @@ impl Poison {
     }
 
     /// Stops the store because an operation failed after it had changed `page`, and before that was logged.
+    /// One that is closed has nothing more to lose.
     pub(crate) fn left_unlogged(&self, page: PageId) {
+        if self.closed.load(Ordering::SeqCst) == CLOSED {
+            return;
+        }
         let _ = self.stop.set(Stop::Failed(format!("an operation failed when it had changed {page}")));
     }
 

@@ -124,6 +124,7 @@ impl<'a> Allocator<'a> {
         }
         let page = PageNo(u64_at(&self.header, USED));
         self.pager.pool().must_not_be_mine(self.space, page)?;
+        let _writing = self.pager.poison().begin_to_write()?;
         self.space.reserve(page)?;
         let made = self.pager.create_soon(self.space, page);
         let made = made.ok_or_else(|| corrupt(self.space, page, "beyond the pages in use, and used"))?;

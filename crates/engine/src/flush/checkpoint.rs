@@ -66,6 +66,7 @@ impl Flusher {
             return Ok(());
         }
         let _one = self.checkpointing.lock();
+        let _writing = self.poison.begin_to_write()?;
         let before = self.control.root();
         let root = Root { features: before.features | features, ..before };
         self.control.write(root, true).map_err(|e| self.poison.set(e))

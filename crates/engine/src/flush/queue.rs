@@ -1,6 +1,6 @@
 //! The queue of work between the producer, or callers that wait, and the consumers.
 
-use std::{collections::VecDeque, mem, sync::Arc};
+use std::{collections::VecDeque, mem, sync::Arc, time::Duration};
 
 use super::{Flusher, Rewrite, stats::Cause, write::Writer};
 use crate::{
@@ -76,15 +76,21 @@ pub(crate) enum Work {
 impl Work {
     /// Returns the number of rewritten pages. A failure has poisoned the store.
     pub(super) fn carry_out(self, flusher: &Flusher, writer: &mut Writer) -> Result<u64> {
-        let _writing = flusher.poison.begin_to_write()?;
+        let writing = flusher.poison.begin_to_write();
         match self {
             Work::Flush(due) => {
-                let written = writer.write(flusher, &due);
+                let written = writing.and_then(|_writing| writer.write(flusher, &due));
                 flusher.pager.pool().take_back(due.frames);
                 written.map(|()| 0)
             }
-            Work::Rewrite(rewrite) => writer.rewrite(flusher, rewrite),
-            Work::Rest(job) => writer.rest(flusher, job),
+            Work::Rewrite(rewrite) => writing.and_then(|_writing| writer.rewrite(flusher, rewrite)),
+            Work::Rest(job) => match writing {
+                Ok(_writing) => writer.rest(flusher, job),
+                Err(error) => {
+                    flusher.end_rest(0, Duration::ZERO);
+                    Err(error)
+                }
+            },
         }
     }
 }

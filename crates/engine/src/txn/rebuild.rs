@@ -343,6 +343,7 @@ impl TxnEngine {
     /// Removes the file of a table that has no row, durably, and drops its pages from the pool. The table is no longer
     /// in use.
     pub(crate) fn remove_file(&self, space: &Space) -> Result<()> {
+        let _writing = self.poison.begin_to_write()?;
         self.spaces.remove(space.id());
         self.flusher.vfs().remove(&space.name())?;
         if !self.flusher.vfs().props().ordered {

@@ -302,6 +302,10 @@ impl Log {
                 }
                 Ok(None) => join(state, lsn, until),
                 Err(e) => {
+                    // Written by one that needed no sync: whether a later one came is not known here.
+                    let is_unsure = matches!(e, Error::Closed) && lsn <= state.written;
+                    let reason = || "the store was closed while this was on its way".to_owned();
+                    let e = if is_unsure { Error::Poisoned { reason: reason() } } else { e };
                     let all = state.waiting.take_all(); // this one may be the only one that was woken
                     drop(state);
                     wake(all);

@@ -3,12 +3,17 @@
 use std::{
     ffi::CString,
     fs::File,
-    io,
-    os::{fd::AsRawFd, unix::fs::MetadataExt},
+    io::{self, Write},
+    os::{
+        fd::{AsFd, AsRawFd},
+        unix::fs::MetadataExt,
+    },
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
     fs::{AtFlags, CWD, StatxFlags, statx},
     mount::{MountFlags, UnmountFlags, mount, unmount},
     process::{getgid, getuid},
@@ -22,9 +27,12 @@ const DEVICE: &str = "/dev/fuse";
 #[derive(Clone, Debug)]
 pub(super) struct KernelMount {
     dir: PathBuf,
-    /// Number of the mount, and of the kernel's connection with us.
-    id: u64,
-    connection: u32,
+    /// Number of the mount, where the kernel tells it (5.8). The kernel gives it to another mount later.
+    id: Option<u64>,
+    /// Says whether the kernel still has its connection with us.
+    device: Arc<File>,
+    /// Ends the connection, and no later one that has its number. `None` without the file system of these files.
+    aborts: Option<Arc<File>>,
 }
 
 impl KernelMount {
@@ -43,40 +51,53 @@ impl KernelMount {
         );
         let data = CString::new(data).expect("no NUL in it");
         mount(options.source.as_str(), &dir, "fuse.lacuna", flags(options), Some(data.as_c_str()))?;
-        let (id, connection) = mounted_on(&dir)?;
-        Ok((device, KernelMount { dir, id, connection }))
+        match device.try_clone().and_then(|clone| Ok((clone, mounted_on(&dir)?))) {
+            Ok((clone, (id, connection))) => {
+                let aborts = format!("/sys/fs/fuse/connections/{connection}/abort");
+                let aborts = File::options().write(true).open(aborts).ok().map(Arc::new);
+                Ok((device, KernelMount { dir, id, device: Arc::new(clone), aborts }))
+            }
+            Err(error) => {
+                let _ = unmount(&dir, UnmountFlags::DETACH);
+                Err(error)
+            }
+        }
     }
 
     /// Unmounts, unless that has been done. An error where the file system is in use.
     pub(super) fn unmount(&self) -> io::Result<()> {
-        if self.is_on_dir()? { Ok(unmount(&self.dir, UnmountFlags::empty())?) } else { Ok(()) }
+        if !self.is_gone()? && self.is_on_dir() {
+            unmount(&self.dir, UnmountFlags::empty())?;
+        }
+        Ok(())
     }
 
     /// Ends the mount at once: current and later requests fail, as if this process had died.
     pub(super) fn abort(&self) {
-        let ended = match self.is_on_dir() {
-            Ok(true) => {
-                unmount(&self.dir, UnmountFlags::FORCE | UnmountFlags::DETACH).map_err(io::Error::from)
-            }
-            Ok(false) => self.abort_connection(),
-            Err(error) => Err(error),
-        };
+        let ended = self.is_gone().and_then(|is_gone| match is_gone {
+            true => Ok(()),
+            false if self.is_on_dir() => Ok(unmount(&self.dir, UnmountFlags::FORCE | UnmountFlags::DETACH)?),
+            // It was detached, and programs still have files open.
+            false => match self.aborts.as_deref() {
+                Some(mut aborts) => aborts.write_all(b"1"),
+                None => Err(io::Error::other("it was detached, and /sys/fs/fuse/connections is not there")),
+            },
+        });
         if let Err(error) = ended {
             log::error!("{}: cannot be unmounted: {error}", self.dir.display());
         }
     }
 
-    /// Where it was detached, programs may still have files open.
-    fn abort_connection(&self) -> io::Result<()> {
-        match std::fs::write(format!("/sys/fs/fuse/connections/{}/abort", self.connection), "1") {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()), // They have none.
-            written => written,
-        }
+    /// Whether the mount has ended, and all that was open there.
+    fn is_gone(&self) -> io::Result<bool> {
+        let mut device = [PollFd::from_borrowed_fd(self.device.as_fd(), PollFlags::empty())];
+        poll(&mut device, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))?;
+        Ok(device[0].revents().contains(PollFlags::ERR))
     }
 
-    /// Whether it is the one that the directory shows: once it is gone or detached, another may be mounted there.
-    fn is_on_dir(&self) -> io::Result<bool> {
-        Ok(mounted_on(&self.dir)?.0 == self.id)
+    /// Whether it is the one that the directory shows: if it is detached, another may be mounted there.
+    fn is_on_dir(&self) -> bool {
+        mounted_on(&self.dir).is_ok_and(|(id, _)| id == self.id)
     }
 }
 
@@ -91,9 +112,10 @@ impl Drop for AbortOnDrop {
 }
 
 /// Number of the mount on a directory, and of the kernel's connection with who serves it. Whoever that is need not answer.
-fn mounted_on(dir: &Path) -> io::Result<(u64, u32)> {
+fn mounted_on(dir: &Path) -> io::Result<(Option<u64>, u32)> {
     let found = statx(CWD, dir, AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT, StatxFlags::MNT_ID)?;
-    Ok((found.stx_mnt_id, found.stx_dev_minor))
+    let is_told = found.stx_mask & StatxFlags::MNT_ID.bits() != 0;
+    Ok((is_told.then_some(found.stx_mnt_id), found.stx_dev_minor))
 }
 
 fn flags(options: &MountOptions) -> MountFlags {
