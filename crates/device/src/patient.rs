@@ -15,7 +15,7 @@
 //! 4. Only [`Error::Full`] is waited for, and only by writes.
 //! 5. *Waiting is over for good once it was stopped.* A write is tried once more after that before it fails.
 //! 6. *While a store is being opened, waiting has a bound.* Nothing was acknowledged yet, and whoever opens it shall be told
-//!    instead of waiting without a word. A write that waits when opening ends is not refused then.
+//!    instead of waiting without a word. A write that is waiting when opening ends goes on waiting.
 
 use std::{
     sync::{

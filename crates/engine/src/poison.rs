@@ -113,6 +113,7 @@ impl Poison {
     /// # Errors
     /// Those of [`Poison::check`].
     pub(crate) fn begin_to_write(&self) -> Result<Writing<'_>> {
+        // In one order for all: either this finds the store closed, or who closes it finds this writer.
         self.writers.fetch_add(1, Ordering::SeqCst);
         let writing = Writing(self);
         if self.closed.load(Ordering::SeqCst) == CLOSED {

@@ -17,6 +17,7 @@ mod remount;
 mod reserve;
 mod rings;
 mod serve;
+mod table;
 mod threads;
 mod utab;
 mod watch;
@@ -230,7 +231,7 @@ pub(crate) fn hint(error: &anyhow::Error) -> Option<String> {
         Error::Device(device::Error::Busy { path }) => Some(path),
         _ => None,
     })?;
-    let dir = serve::dir_of(&absolute(busy).ok()?).ok()??;
+    let dir = table::dir_of(&absolute(busy).ok()?).ok()??;
     Some(format!("; it is mounted on {}: use its files there", dir.display()))
 }
 
@@ -261,7 +262,7 @@ pub(crate) struct UnmountArguments {
 pub(crate) fn unmount(arguments: &UnmountArguments) -> Result<()> {
     let name = arguments.dir.display();
     let dir = mount_point(&arguments.dir)?;
-    let Some(store) = serve::store_mounted_on(&dir)? else {
+    let Some(store) = table::store_mounted_on(&dir)? else {
         bail!("{name}: no Lacuna file system is mounted there");
     };
     if arguments.lazy {
@@ -314,7 +315,7 @@ const CLOSING_IS_SLOW: Duration = Duration::from_secs(5);
 
 fn tell_why_it_takes_long(store: &Path, dir: &Path) {
     let name = dir.display();
-    complain(&match serve::dir_of(store) {
+    complain(&match table::dir_of(store) {
         Ok(Some(other)) => {
             format!(
                 "{name}: unmounted; {} is still mounted on {}, and closed with that",
@@ -333,7 +334,7 @@ fn mount_point(dir: &Path) -> Result<PathBuf> {
         dir.parent().map(|parent| if parent.as_os_str().is_empty() { Path::new(".") } else { parent });
     if let Some((parent, last)) = parent.zip(dir.file_name()) {
         let named = absolute(parent)?.join(last);
-        if serve::store_mounted_on(&named)?.is_some() {
+        if table::store_mounted_on(&named)?.is_some() {
             return Ok(named);
         }
     }

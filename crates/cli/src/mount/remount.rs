@@ -10,7 +10,7 @@ use clap::Args;
 use rustix::{fs::StatVfsMountFlags, mount::MountFlags};
 use serde_json::Value;
 
-use super::{absolute, serve};
+use super::{absolute, table};
 use crate::control;
 
 /// Make a mounted file system read-only, or writable again
@@ -51,7 +51,7 @@ struct Protection {
 pub(crate) fn remount(arguments: &RemountArguments) -> Result<()> {
     let name = arguments.dir.display();
     let dir = absolute(&arguments.dir)?;
-    let Some(store) = serve::store_mounted_on(&dir)? else {
+    let Some(store) = table::store_mounted_on(&dir)? else {
         bail!("{name}: no Lacuna file system is mounted there");
     };
     if !arguments.read_only {

@@ -1,18 +1,17 @@
 //! The process that serves a mount: from the open store to its clean close.
 
 use std::{
-    ffi::OsString,
     fs,
     io::{self, Seek, SeekFrom, Write},
     os::{
         linux::net::SocketAddrExt,
         unix::{
-            ffi::{OsStrExt, OsStringExt},
+            ffi::OsStrExt,
             net::{SocketAddr, UnixDatagram},
         },
     },
     panic,
-    path::{Path, PathBuf},
+    path::Path,
     sync::{Arc, Mutex},
     thread,
     time::{Duration, Instant},
@@ -33,7 +32,7 @@ use signal_hook::{
 
 use super::{
     Arguments, Atime, Cache, Carrier, daemon, flusher, inherited, is_dead, journal, map_memory,
-    patience::Patience, recompress, reserve, threads, utab, watch,
+    patience::Patience, recompress, reserve, table, threads, utab, watch,
 };
 use crate::{
     control,
@@ -135,7 +134,7 @@ fn serve(arguments: &Arguments) -> Result<()> {
     if served.is_err() {
         detach_dead(&arguments.dir, &arguments.store);
     }
-    if store_mounted_on(&arguments.dir).is_ok_and(|mounted| mounted.is_none()) {
+    if table::store_mounted_on(&arguments.dir).is_ok_and(|mounted| mounted.is_none()) {
         utab::forget(&arguments.dir);
     }
     // From here on questions are answered with `CLOSING`. Closing the store comes first: an error of the transport must
@@ -177,7 +176,7 @@ fn is_no_place(error: &io::Error) -> bool {
 
 /// Detaches a mount without a serving process from its directory. Files that are open in it stay unusable.
 fn detach_dead(dir: &Path, store: &Path) {
-    let is_ours = || matches!(store_mounted_on(dir), Ok(Some(mounted)) if mounted == store);
+    let is_ours = || matches!(table::store_mounted_on(dir), Ok(Some(mounted)) if mounted == store);
     if is_dead(dir)
         && is_ours()
         && let Err(error) = super::unmount_dir(dir, true)
@@ -235,7 +234,7 @@ const HOST_IS_FULL: &str = "the file system that the store lies in is full: free
 
 /// Whether `store` was mounted and its owner is about to close it: umount(8) does not wait for that.
 fn is_closing(store: &Path) -> Result<bool> {
-    Ok(control::has_owner(store) && !mounts()?.iter().any(|mount| mount.source == store))
+    Ok(control::has_owner(store) && table::dir_of(store)?.is_none())
 }
 
 fn service_options(arguments: &Arguments) -> ServiceOptions {
@@ -289,11 +288,7 @@ fn stop(dir: &Path, store: &Path, unmounter: &mut Unmounter, fs: &Mutex<Option<A
         log::warn!("{}: {error}; detached, serving until its last file is closed", dir.display());
     }
     // For all but root the transport detaches at once, if it can, and does not report the outcome.
-    if matches!(store_mounted_on(dir), Ok(Some(mounted)) if mounted == store)
-        && let Err(error) = super::unmount_dir(dir, true)
-    {
-        log::error!("{}: cannot be detached: {error:#}", dir.display());
-    }
+    table::detach(dir, store);
     let fs = fs.lock().expect("nobody panics and goes on");
     if let Some(fs) = &*fs
         && let Err(error) = fs.posix().sync()
@@ -339,56 +334,6 @@ fn make_fcta() -> Result<()> {
     std::os::unix::fs::symlink("null", FCTA).context(FCTA)
 }
 
-/// A Lacuna file system in the kernel's table of mounts.
-#[derive(Debug, PartialEq, Eq)]
-struct Mounted {
-    dir: PathBuf,
-    source: PathBuf,
-}
-
-/// The store that is mounted on `dir`.
-pub(super) fn store_mounted_on(dir: &Path) -> Result<Option<PathBuf>> {
-    // The last of those on one directory is the one on top.
-    Ok(mounts()?.into_iter().rev().find(|mount| mount.dir == dir).map(|mount| mount.source))
-}
-
-/// A directory that `store` is mounted on.
-pub(super) fn dir_of(store: &Path) -> Result<Option<PathBuf>> {
-    Ok(mounts()?.into_iter().find(|mount| mount.source == store).map(|mount| mount.dir))
-}
-
-fn mounts() -> Result<Vec<Mounted>> {
-    let table = fs::read("/proc/self/mountinfo").context("/proc/self/mountinfo")?;
-    Ok(table.split(|byte| *byte == b'\n').filter_map(parse_mount).collect())
-}
-
-/// A line of mountinfo, if it is that of a Lacuna file system.
-fn parse_mount(line: &[u8]) -> Option<Mounted> {
-    let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
-    let separator = fields.iter().position(|field| *field == b"-")?;
-    let path = |at: usize| Some(PathBuf::from(OsString::from_vec(unescape(fields.get(at)?))));
-    let is_ours = *fields.get(separator + 1)? == b"fuse.lacuna";
-    is_ours.then_some(())?;
-    Some(Mounted { dir: path(4)?, source: path(separator + 2)? })
-}
-
-/// Spaces and the like stand as backslash and three octal digits in mountinfo.
-fn unescape(field: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let [first, tail @ ..] = rest {
-        rest = tail;
-        match (*first, tail) {
-            (b'\\', [a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', after @ ..]) => {
-                out.push((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'));
-                rest = after;
-            }
-            (byte, _) => out.push(byte),
-        }
-    }
-    out
-}
-
 /// Returns when no process serves `store` any more.
 pub(super) fn wait_until_closed(store: &Path) -> Result<()> {
     // An owner that ends while it is asked gives no answer; that is no reason to stop waiting.
@@ -402,25 +347,4 @@ pub(super) fn wait_until_closed(store: &Path) -> Result<()> {
         thread::sleep(CLOSE_POLL);
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_table_of_mounts_is_understood() {
-        let line = br"36 25 0:32 / /mnt/a\040b rw,nosuid shared:7 - fuse.lacuna /tmp/st\134ore rw,user_id=0";
-        let expected = Mounted { dir: "/mnt/a b".into(), source: r"/tmp/st\ore".into() };
-        assert_eq!(parse_mount(line), Some(expected));
-        for other in [
-            &b"36 25 0:32 / /mnt/a rw - ext4 /dev/sda rw"[..],
-            b"",
-            b"-",
-            b"36 25 0:32 / /mnt/a rw -",
-            b"a b c - fuse.lacuna",
-        ] {
-            assert_eq!(parse_mount(other), None);
-        }
-    }
 }

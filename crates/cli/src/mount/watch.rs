@@ -8,7 +8,7 @@ use std::{io, path::Path, sync::Arc, time::Duration};
 
 use lacuna_nvmfs::Nvmfs;
 
-use super::{Arguments, heap::Heap, serve::store_mounted_on, unmount_dir, worker::Worker};
+use super::{Arguments, heap::Heap, table, worker::Worker};
 
 /// How often to look.
 const INTERVAL: Duration = Duration::from_millis(500);
@@ -48,13 +48,8 @@ fn advice(store: &str, dir: &Path, reason: &str) -> String {
     )
 }
 
-/// Ends the process as a failed one. There is nothing to close: the store takes no writes. Where it was detached before,
-/// another may be mounted on its directory by now.
+/// Ends the process as a failed one. There is nothing to close: the store takes no writes.
 fn exit(store: &str, dir: &Path) -> ! {
-    if matches!(store_mounted_on(dir), Ok(Some(mounted)) if mounted == Path::new(store))
-        && let Err(error) = unmount_dir(dir, true)
-    {
-        log::error!("{}: cannot be detached: {error:#}", dir.display());
-    }
+    table::detach(dir, Path::new(store));
     std::process::exit(1);
 }

@@ -21,15 +21,14 @@ pub(super) fn start(engine: &Arc<TxnEngine>) -> std::io::Result<Vec<thread::Join
     engine.flusher().start();
     let mut threads = Vec::new();
     for (name, body) in parts {
-        let engine = engine.clone();
         match thread::Builder::new().name(name.into()).spawn({
             let engine = engine.clone();
             move || body(&engine)
         }) {
             Ok(thread) => threads.push(thread),
             Err(error) => {
-                stop(&engine, threads.into_iter());
-                close(&engine);
+                stop(engine, threads.into_iter());
+                close(engine);
                 return Err(error);
             }
         }

@@ -1,0 +1,92 @@
+//! Lacuna's file systems in the kernel's table of mounts.
+
+use std::{
+    ffi::OsString,
+    fs,
+    os::unix::ffi::OsStringExt,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result};
+
+use super::unmount_dir;
+
+/// One of them.
+#[derive(Debug, PartialEq, Eq)]
+struct Mounted {
+    dir: PathBuf,
+    source: PathBuf,
+}
+
+/// The store that is mounted on `dir`.
+pub(super) fn store_mounted_on(dir: &Path) -> Result<Option<PathBuf>> {
+    // The last of those on one directory is the one on top.
+    Ok(mounts()?.into_iter().rev().find(|mount| mount.dir == dir).map(|mount| mount.source))
+}
+
+/// A directory that `store` is mounted on.
+pub(super) fn dir_of(store: &Path) -> Result<Option<PathBuf>> {
+    Ok(mounts()?.into_iter().find(|mount| mount.source == store).map(|mount| mount.dir))
+}
+
+/// Detaches `dir` if `store` is what is mounted there: by now that may be another one.
+pub(super) fn detach(dir: &Path, store: &Path) {
+    if matches!(store_mounted_on(dir), Ok(Some(mounted)) if mounted == store)
+        && let Err(error) = unmount_dir(dir, true)
+    {
+        log::error!("{}: cannot be detached: {error:#}", dir.display());
+    }
+}
+
+fn mounts() -> Result<Vec<Mounted>> {
+    let table = fs::read("/proc/self/mountinfo").context("/proc/self/mountinfo")?;
+    Ok(table.split(|byte| *byte == b'\n').filter_map(parse_mount).collect())
+}
+
+/// A line of mountinfo, if it is that of a Lacuna file system.
+fn parse_mount(line: &[u8]) -> Option<Mounted> {
+    let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
+    let separator = fields.iter().position(|field| *field == b"-")?;
+    let path = |at: usize| Some(PathBuf::from(OsString::from_vec(unescape(fields.get(at)?))));
+    let is_ours = *fields.get(separator + 1)? == b"fuse.lacuna";
+    is_ours.then_some(())?;
+    Some(Mounted { dir: path(4)?, source: path(separator + 2)? })
+}
+
+/// Spaces and the like stand as backslash and three octal digits in mountinfo.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let [first, tail @ ..] = rest {
+        rest = tail;
+        match (*first, tail) {
+            (b'\\', [a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', after @ ..]) => {
+                out.push((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'));
+                rest = after;
+            }
+            (byte, _) => out.push(byte),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_of_mounts_is_understood() {
+        let line = br"36 25 0:32 / /mnt/a\040b rw,nosuid shared:7 - fuse.lacuna /tmp/st\134ore rw,user_id=0";
+        let expected = Mounted { dir: "/mnt/a b".into(), source: r"/tmp/st\ore".into() };
+        assert_eq!(parse_mount(line), Some(expected));
+        for other in [
+            &b"36 25 0:32 / /mnt/a rw - ext4 /dev/sda rw"[..],
+            b"",
+            b"-",
+            b"36 25 0:32 / /mnt/a rw -",
+            b"a b c - fuse.lacuna",
+        ] {
+            assert_eq!(parse_mount(other), None);
+        }
+    }
+}
