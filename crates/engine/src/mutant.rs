@@ -116,6 +116,8 @@ lacuna_mutants::breakable_rules! {
     LocksHold = "locks-hold",
     /// A rollback undoes all changes.
     RollbacksWhole = "rollbacks-whole",
+    /// The undo of what was rolled back is freed, although a slot's history stays (undo invariant 6).
+    UndoneUndoFreed = "undone-undo-freed",
     /// A table's file is replaced by its copy only while no transaction that has written it is unfinished (pins
     /// invariant 4).
     WritersDrain = "writers-drain",

@@ -37,6 +37,7 @@ mod panics;
 mod regressions;
 mod replay;
 mod rigs;
+mod rolled_back;
 mod row;
 mod shapes;
 mod snapshot;

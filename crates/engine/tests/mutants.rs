@@ -32,6 +32,7 @@ const PANICS: &str = "panics::a_panic_that_is_caught_stops_the_store";
 const WAITERS: &str = "regressions::who_waits_for_a_key_goes_on_when_its_writer_takes_it_back";
 const RELAXED: &str = "regressions::relaxed_commits_are_synced_in_time_without_threads_and_not_before";
 const SLOTS: &str = "scheduled::purge_leaves_the_pages_of_the_next_owner_alone";
+const ROLLED_BACK: &str = "rolled_back::transactions_that_are_rolled_back_beside_a_snapshot_take_no_undo";
 const LATE_VIEW: &str = "scheduled::a_view_opened_while_purge_begins_keeps_its_history";
 const QUEUE: &str = "shapes::a_queue_has_the_leaves_of_what_is_live";
 const DELETED: &str = "full::what_was_deleted_makes_space_at_once";
@@ -104,6 +105,7 @@ const RULES: &[(&str, &str)] = &[
     ("releases-wake", WAITERS),
     ("horizon-under-lock", LATE_VIEW),
     ("one-gives-pages-back", SLOTS),
+    ("undone-undo-freed", ROLLED_BACK),
     ("empty-leaves-go", QUEUE),
     ("cuts-follow-log", CUT),
     ("holes-replayed", HOLES),

@@ -24,11 +24,14 @@
 //!    transaction if that has not been rolled back, and `links` others.
 //! 5. Pages are freed only with a clearance (`slots`, invariant 3). Until it is returned the page that it keeps stays
 //!    in the chain, even when a transaction appends after it.
+//! 6. But a transaction that was rolled back whole in a slot with history takes its own records, which nothing names
+//!    any more, off the end: the chain ends with its first record's page, and that where the record began (`shorten`).
 //!
 //! Latches: a leaf before undo pages; the first page before the last one; both before the allocation
 //! page.
 
 mod run;
+mod shorten;
 pub(crate) mod slots;
 
 use std::{borrow::Cow, sync::Arc};
@@ -54,7 +57,7 @@ use crate::{
     pool::{ReadGuard, WriteGuard},
     space::{Space, corrupt},
     types::{Circle, PageNo, Result, TableId, TxnId, UndoPtr},
-    undo::slots::{Clearance, Slots},
+    undo::slots::{Clearance, LogStart, Slots},
 };
 
 /// The undo file.
@@ -216,8 +219,13 @@ impl UndoLog {
             next = Some(allocate(file, mtr, &mut pages)?);
         }
         // From here on nothing fails.
+        let (page, at) = match &next {
+            Some(next) => (next.id().page, RECORDS),
+            None => (last.as_ref().unwrap_or(&first).id().page, used_bytes),
+        };
+        let ptr = UndoPtr::new(page, at + link_bytes);
         if is_first {
-            self.claim(file, mtr, &mut first, link.is_some());
+            self.claim(file, mtr, &mut first, link.is_some(), ptr);
         }
         if let Some(next) = next {
             pages.extend(chain(mtr, next, &mut first, &mut last));
@@ -227,14 +235,11 @@ impl UndoLog {
         if u64_at(target, TXN) != self.txn.0 {
             put(mtr, target, TXN, &self.txn.0.to_le_bytes());
         }
-        let at = used(target);
-        let page = target.id().page;
         let is_newest = page == self.first() && link.is_none();
         mtr.apply(target, PageOp::Append { is_newest, data: &bytes });
         if link.is_some() {
             put(mtr, &mut first, HISTORY, &UndoPtr::new(page, at).0.to_le_bytes());
         }
-        let ptr = UndoPtr::new(page, at + link_bytes);
         if !is_newest {
             put(mtr, &mut first, RECORD, &ptr.0.to_le_bytes());
         }
@@ -258,11 +263,12 @@ impl UndoLog {
         Ok(first)
     }
 
-    /// Makes the first page this transaction's; if the slot keeps logs, after these.
-    fn claim(self, file: &UndoFile, mtr: &mut Mtr, first: &mut WriteGuard, has_link: bool) {
+    /// Makes the first page this transaction's; if the slot keeps logs, after these. Its first record comes to
+    /// `record`.
+    fn claim(self, file: &UndoFile, mtr: &mut Mtr, first: &mut WriteGuard, has_link: bool, record: UndoPtr) {
         let newest = self.txn.0.max(u64_at(first, TXN)).max(u64_at(first, NEWEST));
         if self.appends {
-            file.slots.start_log(self.slot, PageNo(u64_at(first, LAST)));
+            file.slots.start_log(self.slot, LogStart { page: PageNo(u64_at(first, LAST)), record });
             if has_link {
                 let links = u32_at(first, LINKS) + 1;
                 put(mtr, first, LINKS, &links.to_le_bytes());
@@ -321,17 +327,6 @@ impl UndoLog {
     /// Whether the log has more than its first page.
     pub(crate) fn is_chained(self, file: &UndoFile) -> Result<bool> {
         Ok(u64_at(&file.read(self.first())?, NEXT) != 0)
-    }
-
-    /// Notes that nothing of the transaction, whose changes were all undone, is left in a slot that holds logs of
-    /// others.
-    pub(crate) fn leave(self, file: &UndoFile) -> Result<()> {
-        let mut mtr = Mtr::new();
-        let mut first = file.write(self.first())?;
-        assert_eq!(u64_at(&first, TXN), self.txn.0, "invariant 1");
-        put(&mut mtr, &mut first, STATE, &[State::Idle as u8]);
-        mtr.commit(&file.pager, &mut [&mut first])?;
-        Ok(())
     }
 
     /// Notes that this log and the `older` ones before it in the slot, its oldest, are purged. If the slot has not been
@@ -556,12 +551,22 @@ pub(crate) fn check(file: &UndoFile) -> Result<()> {
         false => Err(corrupt(space, page, "reached twice, or beyond the file's pages")),
     };
     (0..=u64::from(SLOTS)).map(PageNo).chain(free).try_for_each(&mut mark)?;
-    for (log, _) in survey(file)?.0 {
-        let mut next = PageNo(u64_at(&file.read(log.first())?, NEXT));
+    for (log, state) in survey(file)?.0 {
+        let first = file.read(log.first())?;
+        let (mut end, mut next) = (log.first(), PageNo(u64_at(&first, NEXT)));
+        let last = PageNo(u64_at(&first, LAST));
+        drop(first);
         while next.0 != 0 {
             mark(next)?;
-            let page = file.read(next)?;
-            next = PageNo(u64_at(&page, NEXT));
+            end = next;
+            next = PageNo(u64_at(&file.read(next)?, NEXT));
+        }
+        if end != last && (state != State::Idle || end != log.first()) {
+            return Err(corrupt(
+                space,
+                end,
+                format!("the last page of undo slot {} is said to be {}", log.slot, last.0),
+            ));
         }
     }
     match seen.first_missing(used) {

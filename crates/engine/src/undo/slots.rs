@@ -47,13 +47,21 @@ pub(crate) struct RetainedLog {
     pub(crate) bytes: u64,
 }
 
+/// Where the log of a kept slot's owner starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LogStart {
+    /// What was the chain's last page: the log starts in it or after it.
+    pub(crate) page: PageNo,
+    /// Its first record, after the link.
+    pub(crate) record: UndoPtr,
+}
+
 /// A slot whose pages hold history.
 #[derive(Default)]
 struct SlotHistory {
     /// Oldest first, each with the page in which its log starts.
     logs: VecDeque<(PageNo, RetainedLog)>,
-    /// The same for the log of the slot's owner.
-    owner_start: Option<PageNo>,
+    owner_start: Option<LogStart>,
     /// Purge has the slot's clearance.
     is_trimmed: bool,
 }
@@ -196,11 +204,16 @@ impl Slots {
         self.give_back(clearance.slot);
     }
 
-    /// Notes that the log of a kept slot's owner starts in the page `start`, or after it.
-    pub(crate) fn start_log(&self, slot: u32, start: PageNo) {
+    /// Notes where the log of a kept slot's owner starts.
+    pub(crate) fn start_log(&self, slot: u32, start: LogStart) {
         if let Some(kept) = self.table.lock().kept.get_mut(&slot) {
             kept.owner_start = Some(start);
         }
+    }
+
+    /// The first record of a kept slot's owner, if it has written one in this life of the store.
+    pub(crate) fn record_start(&self, slot: u32) -> Option<UndoPtr> {
+        Some(self.table.lock().kept.get(&slot)?.owner_start?.record)
     }
 
     /// Keeps the owner's log, which starts in `first` if no other is in the slot, and returns the slot. False, and
@@ -215,7 +228,7 @@ impl Slots {
         }
         let kept = table.kept.entry(slot).or_default();
         assert!(kept.logs.back().is_none_or(|(_, last)| last.moment < log.moment), "invariant 1");
-        let start = kept.owner_start.take().unwrap_or(first);
+        let start = kept.owner_start.take().map_or(first, |start| start.page);
         kept.logs.push_back((start, log));
         table.order.insert(log.moment, slot);
         table.bytes += log.bytes;
@@ -253,7 +266,7 @@ impl Slots {
             table.order.remove(&log.moment);
             table.bytes -= log.bytes;
         }
-        let next = kept.logs.front().map(|(start, _)| *start).or(kept.owner_start);
+        let next = kept.logs.front().map(|(start, _)| *start).or(kept.owner_start.map(|start| start.page));
         if let Some(start) = next {
             kept.is_trimmed = true;
             return Drained::UpTo(Clearance { slot, keep: Some(start) });
@@ -304,6 +317,8 @@ mod tests {
         RetainedLog { log, moment, newest: UndoPtr::NONE, needs_purge: false, bytes: 10 }
     }
 
+    const START: LogStart = LogStart { page: PageNo(7), record: UndoPtr::NONE };
+
     fn take(slots: &Slots) -> (u32, bool) {
         slots.take(Duration::ZERO, &Poison::default()).expect("free")
     }
@@ -315,7 +330,7 @@ mod tests {
         assert!(!kept && !slots.keep(log(slot, 1), PageNo(1), false), "nobody needs it");
         assert!(slots.keep(log(slot, 1), PageNo(1), true));
         assert_eq!(take(&slots), (slot, true));
-        slots.start_log(slot, PageNo(7));
+        slots.start_log(slot, START);
         assert!(slots.keep(log(slot, 3), PageNo(1), false), "others are kept there");
         assert_eq!((slots.due(|| 3).len(), slots.due(|| 4).len(), slots.history()), (1, 2, (2, 20)));
         let part = Clearance { slot, keep: Some(PageNo(7)) };
@@ -344,7 +359,7 @@ mod tests {
         let (slot, _) = take(&slots);
         assert!(slots.keep(log(slot, 1), PageNo(1), true));
         assert_eq!(take(&slots), (slot, true));
-        slots.start_log(slot, PageNo(7));
+        slots.start_log(slot, START);
         let Drained::UpTo(part) = slots.purged(slot, 1) else { panic!("its owner has a log there") };
         (slots, slot, part)
     }

@@ -80,7 +80,7 @@ fn undo_pages_have_one_owner() {
 /// Purge has seen the log of a slot's owner when that one rolls back, and the next owner writes a log of several pages.
 #[test]
 fn purge_leaves_the_pages_of_the_next_owner_alone() {
-    explore(30, || {
+    explore(50, || {
         let vfs: Arc<dyn Vfs> = MemVfs::new();
         let (store, table) = open(&vfs, options());
         let put_all = |txn: &mut Txn, table: &Table, version| {
@@ -97,6 +97,8 @@ fn purge_leaves_the_pages_of_the_next_owner_alone() {
         kept.commit().unwrap();
         let mut owner = store.begin();
         put_all(&mut owner, &table, 2);
+        let mut other = store.begin();
+        other.put(&table, &key(1, 0), &value(0)).unwrap();
         drop(view);
         let purge = {
             let store = store.clone();
@@ -105,10 +107,13 @@ fn purge_leaves_the_pages_of_the_next_owner_alone() {
             })
         };
         owner.rollback().unwrap();
+        // In between, so that the next owner does not get the pages of the one before in the same order.
+        (1..8).for_each(|version| other.put(&table, &key(1, 0), &value(version)).unwrap());
         let mut next = store.begin();
         put_all(&mut next, &table, 3);
         purge.join().unwrap();
         next.rollback().unwrap();
+        other.rollback().unwrap();
         let want = (0..4).map(|record| (key(0, record), 1)).collect();
         check(store, table, &vfs, &want);
     });
