@@ -15,6 +15,7 @@ mod modes;
 mod operation;
 mod postgres_demo;
 mod postgres_sql;
+mod replace;
 mod report;
 mod rescue;
 mod support;

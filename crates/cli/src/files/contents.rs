@@ -1,5 +1,7 @@
 //! What a copy reads and writes, whichever side it lies on.
 
+use std::hash::{BuildHasher, Hasher, RandomState};
+
 use anyhow::Result;
 use lacuna_nvmfs::{
     Ino, Remains, Timestamp,
@@ -71,13 +73,19 @@ pub(super) trait Made {
     fn keep(&self, kept: &Kept, xattrs: &Xattrs) -> Vec<String>;
 }
 
-/// A new file; ranges that are never written are holes.
+/// A new file; ranges that are never written are holes. Unless all above it is new too, it gets its name at the end: what
+/// had the name before stays until then, and of a copy that breaks off nothing stays.
 pub(super) trait Writer: Made {
     /// Writes data, each with its offset, in order.
     fn write_runs(&self, runs: &[(u64, &[u8])]) -> Result<()>;
-    /// Sets the length, and ends the file.
+    /// Sets the length, and makes a file outside durable.
     fn finish(&self, size: u64) -> Result<()>;
+    /// Gives it its name. In the place of another file it must be whole.
+    fn publish(&self, is_whole: bool) -> Result<()>;
 }
+
+/// What is said of a file that is not replaced because the copy lacks something.
+pub(super) const NOT_WHOLE: &str = "left as it was: the copy is not whole";
 
 /// A directory that copies go to. With `is_new` nothing in it may have the name; otherwise a file is replaced by a
 /// file, and a directory is taken for the new one. Links are neither followed nor replaced.
@@ -88,7 +96,7 @@ pub(super) trait Directory: Made {
     fn ancestors(&self) -> Result<Vec<Identity>>;
     /// The directory above this one, which had this identity when it was left.
     fn parent(&self, identity: Identity) -> Result<Box<dyn Directory>>;
-    /// An empty file.
+    /// An empty file, which is to have this name.
     fn create(&self, name: &[u8], is_new: bool) -> Result<Box<dyn Writer>>;
     /// A directory, and whether it was made.
     fn make_directory(&self, name: &[u8], is_new: bool) -> Result<(Box<dyn Directory>, bool)>;
@@ -116,6 +124,12 @@ pub(super) fn perm_without_acl(perm: u32, acl: &[u8]) -> u32 {
         (u16::from_le_bytes(*tag) == OWNING_GROUP).then_some(u32::from(u16::from_le_bytes([*a, *b])))
     });
     perm & !0o070 | perm & group.unwrap_or(0) << 3 & 0o070
+}
+
+/// A name in a directory that nobody else has or guesses, for what is not in its place yet.
+pub(super) fn temporary_name() -> Vec<u8> {
+    let random = || RandomState::new().build_hasher().finish();
+    format!(".lacuna-{:016x}{:016x}", random(), random()).into_bytes()
 }
 
 #[cfg(test)]

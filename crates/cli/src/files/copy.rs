@@ -276,9 +276,17 @@ impl Copy {
             }
             FileKind::File => {
                 let Some(writer) = self.made(to.create(name, is_new))? else { return Ok(None) };
-                self.see(identity, &*writer);
-                self.copy_data(&*source, &*writer, kept.map(|kept| kept.size))?;
-                writer
+                let is_whole = self.copy_data(&*source, &*writer, kept.map(|kept| kept.size))?;
+                // What is left of one file is worth nothing to who asked for that file.
+                if !is_whole && !self.options.recursive {
+                    return Ok(None);
+                }
+                self.keep(&*source, &*writer, kept);
+                if self.made(writer.publish(is_whole))?.is_some() {
+                    self.see(identity, &*writer);
+                    self.copied += 1;
+                }
+                return Ok(None);
             }
             FileKind::Symlink => {
                 identity.map(|identity| self.seen.entry(identity).or_insert(None));
@@ -338,15 +346,16 @@ impl Copy {
     }
 
     /// Copies the data of a file, whose length may be unknown. Many runs are read and written at once: the cost of a
-    /// file with holes is its bytes, not its runs.
-    fn copy_data(&mut self, source: &dyn Source, writer: &dyn Writer, size: Option<u64>) -> Result<()> {
+    /// file with holes is its bytes, not its runs. Returns whether nothing was lost.
+    fn copy_data(&mut self, source: &dyn Source, writer: &dyn Writer, size: Option<u64>) -> Result<bool> {
         let size_max = size.unwrap_or(FILE_BYTES_MAX);
+        let losses = self.losses;
         let (mut offset, mut end) = (0, 0);
-        let mut is_whole = true;
+        let mut has_length = true;
         while offset < size_max {
             let from = format!("bytes from {offset} on");
             let Some(Remains { found, lost }) = self.read(&from, source.read_runs(offset)) else {
-                is_whole = false;
+                has_length = false;
                 break;
             };
             for (range, error) in lost.into_iter().filter(|(range, _)| range.start < size_max) {
@@ -359,22 +368,22 @@ impl Copy {
                 .flat_map(|(at, data)| runs_of_data(data).map(move |(skip, data)| (at + skip as u64, data)))
                 .collect();
             if self.made(writer.write_runs(&runs).context(from))?.is_none() {
-                return Ok(()); // with what was written
+                return Ok(false); // with what was written
             }
             end = found.runs.last().map_or(end, |(at, data)| at + data.len() as u64);
             if found.end <= offset {
                 end = offset; // shorter than it was
-                is_whole = false;
+                has_length = false;
                 break;
             }
             offset = found.end;
         }
-        let size = size.filter(|_| is_whole).unwrap_or(end);
+        let size = size.filter(|_| has_length).unwrap_or(end);
         if let Err(error) = writer.finish(size) {
             self.lose(format!("{}: its length of {size} bytes: {error:#}", self.to()));
             self.made(writer.finish(end.min(size)))?;
         }
-        Ok(())
+        Ok(self.losses == losses)
     }
 }
 

@@ -5,12 +5,12 @@ use std::{collections::HashSet, sync::Arc};
 use anyhow::{Result, bail};
 use lacuna_nvmfs::{
     Error, Ino, Nvmfs, Refusal, Remains,
-    posix::{Caller, FileKind, Posix, Runs, SetAttr, SetTime, XattrMode},
+    posix::{Caller, FileKind, Posix, Rename, Runs, SetAttr, SetTime, XattrMode},
 };
 
 use super::contents::{
-    ACCESS_ACL, DEFAULT_ACL, Directory, Entry, First, Identity, Kept, Made, Source, Writer, Xattrs,
-    perm_without_acl,
+    ACCESS_ACL, DEFAULT_ACL, Directory, Entry, First, Identity, Kept, Made, NOT_WHOLE, Source, Writer,
+    Xattrs, perm_without_acl, temporary_name,
 };
 
 /// An object of a store.
@@ -32,6 +32,29 @@ impl Inside {
 
     fn identity_of(&self, ino: Ino) -> Identity {
         (Arc::as_ptr(&self.fs).addr() as u64, ino.number())
+    }
+
+    /// The file that has a name and would make way; anything else there is refused.
+    fn replaced(&self, name: &[u8]) -> Result<Option<Ino>> {
+        match self.existing(name, FileKind::File) {
+            Err(error) if is_missing(&error) => Ok(None),
+            found => found.map(Some),
+        }
+    }
+
+    /// Gives `ino` a name, which a file loses at the same moment.
+    fn link_over(&self, ino: Ino, name: &[u8]) -> Result<()> {
+        if self.replaced(name)? == Some(ino) {
+            return Ok(());
+        }
+        let temporary = temporary_name();
+        self.posix.link(ino, self.ino, &temporary)?;
+        let moved = self.posix.rename(self.ino, &temporary, self.ino, name, Rename::Replace);
+        if moved.is_err() {
+            let _ = self.posix.unlink(self.ino, &temporary); // the error says more
+        }
+        moved?;
+        Ok(())
     }
 
     /// The inode that has a name, if it is of this type.
@@ -137,15 +160,53 @@ impl Made for Inside {
     }
 }
 
-impl Writer for Inside {
+/// A file that a copy made.
+struct InsideFile {
+    file: Inside,
+    /// Where it belongs, if it has no name yet: such a file goes with the store's last use of it.
+    place: Option<(Inside, Vec<u8>)>,
+}
+
+impl Drop for InsideFile {
+    fn drop(&mut self) {
+        if self.place.is_some() {
+            let _ = self.file.posix.release(self.file.ino); // the next opening of the store frees it too
+        }
+    }
+}
+
+impl Made for InsideFile {
+    fn identity(&self) -> Identity {
+        Made::identity(&self.file)
+    }
+
+    fn keep(&self, kept: &Kept, xattrs: &Xattrs) -> Vec<String> {
+        self.file.keep(kept, xattrs)
+    }
+}
+
+impl Writer for InsideFile {
     fn write_runs(&self, runs: &[(u64, &[u8])]) -> Result<()> {
-        Ok(self.posix.write_runs(self.ino, runs)?)
+        Ok(self.file.posix.write_runs(self.file.ino, runs)?)
     }
 
     fn finish(&self, size: u64) -> Result<()> {
-        self.posix.setattr(self.ino, &SetAttr { size: Some(size), ..SetAttr::default() })?;
+        self.file.posix.setattr(self.file.ino, &SetAttr { size: Some(size), ..SetAttr::default() })?;
         Ok(())
     }
+
+    fn publish(&self, is_whole: bool) -> Result<()> {
+        let Some((directory, name)) = &self.place else { return Ok(()) };
+        match self.file.posix.link(self.file.ino, directory.ino, name) {
+            Err(Error::Refused(Refusal::Exists)) if !is_whole => bail!(NOT_WHOLE),
+            Err(Error::Refused(Refusal::Exists)) => directory.link_over(self.file.ino, name),
+            linked => Ok(linked.map(|_| ())?),
+        }
+    }
+}
+
+fn is_missing(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(Error::Refused(Refusal::NotFound)))
 }
 
 impl Directory for Inside {
@@ -176,18 +237,15 @@ impl Directory for Inside {
     }
 
     fn create(&self, name: &[u8], is_new: bool) -> Result<Box<dyn Writer>> {
-        let mode = FileKind::File.mode_bits() | 0o600;
-        let make = || self.posix.mknod(self.ino, name, mode, 0, Caller::default());
-        let made = match make() {
-            Err(Error::Refused(Refusal::Exists)) if !is_new => {
-                // It may be the source by another name, or have been copied just now by another name.
-                self.existing(name, FileKind::File)?;
-                self.posix.unlink(self.ino, name)?;
-                make()
-            }
-            made => made,
-        };
-        Ok(Box::new(self.of(made?.ino)))
+        if is_new {
+            let mode = FileKind::File.mode_bits() | 0o600;
+            let made = self.posix.mknod(self.ino, name, mode, 0, Caller::default())?;
+            return Ok(Box::new(InsideFile { file: self.of(made.ino), place: None }));
+        }
+        // What has the name may be the source by another name, or have been copied just now by another name.
+        self.replaced(name)?;
+        let made = self.posix.create_unnamed(self.ino, 0o600, false, Caller::default())?;
+        Ok(Box::new(InsideFile { file: self.of(made.ino), place: Some((self.clone(), name.to_vec())) }))
     }
 
     fn make_directory(&self, name: &[u8], is_new: bool) -> Result<(Box<dyn Directory>, bool)> {
@@ -208,12 +266,8 @@ impl Directory for Inside {
     fn link(&self, name: &[u8], first: &First, is_new: bool) -> Result<()> {
         let ino = Ino::new(first.identity.1).expect("it was one");
         match self.posix.link(ino, self.ino, name) {
-            Err(Error::Refused(Refusal::Exists)) if !is_new => {
-                self.posix.unlink(self.ino, name)?;
-                self.posix.link(ino, self.ino, name)?;
-            }
-            linked => drop(linked?),
+            Err(Error::Refused(Refusal::Exists)) if !is_new => self.link_over(ino, name),
+            linked => Ok(linked.map(|_| ())?),
         }
-        Ok(())
     }
 }

@@ -7,6 +7,7 @@
 //! 2. Every object that a copy makes is new when it is opened (`O_EXCL`), and for its user alone until its attributes
 //!    are set, permissions last.
 //! 3. Attributes are set on open objects, never by name.
+//! 4. What a copy replaces stays until the copy is whole: that has a hidden name before, and none if it is broken off.
 
 use std::{
     fs::File,
@@ -30,17 +31,20 @@ use rustix::{
     fs::{
         AtFlags, CWD, Dir, Mode, OFlags, ResolveFlags, SeekFrom, Stat, Timespec, Timestamps, XattrFlags,
         chownat, fchmod, fchown, fgetxattr, flistxattr, fremovexattr, fsetxattr, fstat, futimens, getxattr,
-        linkat, listxattr, mkdirat, open, openat, openat2, readlinkat, seek, setxattr, statat, symlinkat,
-        unlinkat, utimensat,
+        linkat, listxattr, mkdirat, open, openat, openat2, readlinkat, renameat, seek, setxattr, statat,
+        symlinkat, unlinkat, utimensat,
     },
     io::Errno,
     path::Arg,
     process::{Gid, Uid, geteuid},
 };
 
-use super::contents::{
-    ACCESS_ACL, DEFAULT_ACL, Directory, Entry, First, Identity, Kept, Made, SET_ID, Source, Writer, Xattrs,
-    perm_without_acl,
+use super::{
+    contents::{
+        ACCESS_ACL, DEFAULT_ACL, Directory, Entry, First, Identity, Kept, Made, NOT_WHOLE, SET_ID, Source,
+        Writer, Xattrs, perm_without_acl,
+    },
+    temporary::Temporary,
 };
 
 /// Bytes that are read at a time.
@@ -260,29 +264,22 @@ impl LocalDirectory {
         Ok(LocalDirectory { identity: identity(&fstat(&directory)?), directory, top: Rc::clone(&self.top) })
     }
 
-    /// Runs `make`, which needs a free name. Unless `is_new`, a file that has the name makes way; but no store does,
-    /// which is named instead of a place in it by leaving out a colon, and may be mounted, or open in this process.
-    fn with_free_name<T>(
-        &self,
-        name: &[u8],
-        is_new: bool,
-        make: impl Fn(&[u8]) -> Result<T, Errno>,
-    ) -> Result<T> {
-        match make(check_name(name)?) {
-            Err(Errno::EXIST) => {}
-            made => return Ok(made?),
-        }
-        let existing = statat(&self.directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
+    /// The file that has a name and would make way; anything else there is refused. No store makes way, which is named
+    /// instead of a place in it by leaving out a colon, and may be mounted, or open in this process.
+    fn replaced(&self, name: &[u8]) -> Result<Option<Identity>> {
+        let existing = match statat(&self.directory, check_name(name)?, AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) => return Ok(None),
+            existing => existing?,
+        };
         match kind(&existing) {
-            FileKind::File if !is_new => {}
+            FileKind::File => {}
             FileKind::Symlink => bail!("exists already, as a symbolic link"),
             _ => bail!("exists already"),
         }
         if self.is_store(name) {
             bail!("exists already, and is a Lacuna store (a place in it is STORE:PATH)");
         }
-        unlinkat(&self.directory, name, AtFlags::empty())?;
-        Ok(make(name)?)
+        Ok(Some(identity(&existing)))
     }
 
     /// Whether a file looks like a store, as far as it can be read.
@@ -337,9 +334,23 @@ impl Directory for LocalDirectory {
 
     fn create(&self, name: &[u8], is_new: bool) -> Result<Box<dyn Writer>> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | SAFE;
-        let mode = Mode::RUSR | Mode::WUSR;
-        let file = self.with_free_name(name, is_new, |name| openat(&self.directory, name, flags, mode))?;
-        Ok(Box::new(LocalFile { identity: identity(&fstat(&file)?), file: file.into() }))
+        let make = |name: &[u8]| openat(&self.directory, name, flags, Mode::RUSR | Mode::WUSR);
+        if is_new {
+            let file = match make(check_name(name)?) {
+                Err(Errno::EXIST) => bail!("exists already"),
+                made => made?,
+            };
+            return Ok(Box::new(LocalFile {
+                identity: identity(&fstat(&file)?),
+                file: file.into(),
+                place: None,
+            }));
+        }
+        self.replaced(name)?;
+        let temporary = Temporary::new(&self.directory)?;
+        let file = make(temporary.name())?;
+        let place = Some((self.again()?, name.to_vec(), temporary));
+        Ok(Box::new(LocalFile { identity: identity(&fstat(&file)?), file: file.into(), place }))
     }
 
     fn make_directory(&self, name: &[u8], is_new: bool) -> Result<(Box<dyn Directory>, bool)> {
@@ -375,21 +386,37 @@ impl Directory for LocalDirectory {
             }
             None => (&*self.top, &first.path[..]),
         };
-        self.with_free_name(name, is_new, |name| {
-            linkat(directory, last, &self.directory, name, AtFlags::empty())
-        })?;
+        match linkat(directory, last, &self.directory, check_name(name)?, AtFlags::empty()) {
+            Err(Errno::EXIST) if is_new => bail!("exists already"),
+            Err(Errno::EXIST) => {
+                if self.replaced(name)? == Some(first.identity) {
+                    return Ok(());
+                }
+                let temporary = Temporary::new(&self.directory)?;
+                linkat(directory, last, &self.directory, temporary.name(), AtFlags::empty())?;
+                if self.find(temporary.name())? != Some(first.identity) {
+                    bail!(REPLACED);
+                }
+                return Ok(renameat(&self.directory, temporary.name(), &self.directory, name)?);
+            }
+            linked => linked?,
+        }
         if self.find(name)? != Some(first.identity) {
             unlinkat(&self.directory, name, AtFlags::empty())?;
-            bail!("its other name was replaced meanwhile");
+            bail!(REPLACED);
         }
         Ok(())
     }
 }
 
+const REPLACED: &str = "its other name was replaced meanwhile";
+
 /// A file that a copy made.
 struct LocalFile {
     file: File,
     identity: Identity,
+    /// Where it belongs, if it has another name yet.
+    place: Option<(LocalDirectory, Vec<u8>, Temporary)>,
 }
 
 impl Made for LocalFile {
@@ -410,6 +437,17 @@ impl Writer for LocalFile {
     fn finish(&self, size: u64) -> Result<()> {
         self.file.set_len(size)?;
         Ok(self.file.sync_all()?)
+    }
+
+    fn publish(&self, is_whole: bool) -> Result<()> {
+        let Some((directory, name, temporary)) = &self.place else { return Ok(()) };
+        if directory.replaced(name)?.is_some() && !is_whole {
+            bail!(NOT_WHOLE);
+        }
+        if directory.find(temporary.name())? != Some(self.identity) {
+            bail!("replaced while it was copied");
+        }
+        Ok(renameat(&directory.directory, temporary.name(), &directory.directory, name)?)
     }
 }
 
@@ -520,9 +558,15 @@ mod tests {
         let (below, is_made) = directory.make_directory(b"directory", true).unwrap();
         rustix::process::umask(before);
         assert!(is_made);
-        assert_eq!((mode("file"), mode("directory")), (0o600, 0o700));
+        let temporary = std::fs::read_dir(scratch.path()).unwrap().map(|entry| entry.unwrap().file_name());
+        let temporary: Vec<_> =
+            temporary.filter(|name| name.to_string_lossy().starts_with(".lacuna-")).collect();
+        assert_eq!(temporary.len(), 1);
+        let temporary = temporary[0].to_string_lossy().into_owned();
+        assert_eq!((mode(&temporary), mode("directory")), (0o600, 0o700));
         let kept = LocalSource::open(scratch.path()).unwrap().kept().unwrap();
         file.keep(&Kept { perm: 0o644, ..kept }, &Xattrs::new());
+        file.publish(true).unwrap();
         below.keep(&Kept { perm: 0o755, ..kept }, &Xattrs::new());
         assert_eq!((mode("file"), mode("directory")), (0o644, 0o755));
     }

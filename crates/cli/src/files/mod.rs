@@ -10,6 +10,7 @@ mod inside;
 mod local;
 mod opened;
 mod rescue;
+mod temporary;
 
 use std::{
     collections::HashSet,
