@@ -1,4 +1,10 @@
-use std::{fs, io::ErrorKind, os::unix::fs::FileTypeExt, path::PathBuf, sync::Arc};
+use std::{
+    fs,
+    io::ErrorKind,
+    os::unix::fs::FileTypeExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use anyhow::{Result, bail};
 use clap::Args;
@@ -81,6 +87,7 @@ fn log_device(arguments: &Arguments) -> Result<Option<LogDeviceFile>> {
     };
     let is_missing = matches!(fs::metadata(&path), Err(error) if error.kind() == ErrorKind::NotFound);
     Ok(Some(match (is_missing, arguments.log_size) {
+        (true, _) if is_for_devices(&path) => bail!("{}: there is no such device", path.display()),
         (true, Some(size)) => LogDeviceFile { device: create_log_device(&path, size.0)?, made: Some(path) },
         (true, None) => bail!("{}: there is none, and a new one needs a --log-size", path.display()),
         (false, Some(size)) => {
@@ -107,9 +114,21 @@ fn sizes(arguments: &Arguments) -> Result<(Option<u64>, Option<u64>)> {
             )
         }
         Ok(found) if found.file_type().is_block_device() => Ok((None, bytes)),
+        Err(error) if error.kind() == ErrorKind::NotFound && is_for_devices(store) => {
+            bail!(
+                "{}: there is no such device, and files in /dev are gone when the machine starts anew",
+                store.display()
+            )
+        }
         Err(error) if error.kind() == ErrorKind::NotFound && bytes.is_none() => {
             bail!("{}: there is none, and a new store file needs a --size", store.display())
         }
         _ => Ok((bytes, None)),
     }
+}
+
+/// Whether a file there would lie among the devices, in memory.
+fn is_for_devices(path: &Path) -> bool {
+    let directory = path.parent().and_then(|directory| directory.canonicalize().ok());
+    directory.is_some_and(|directory| directory.starts_with("/dev") && !directory.starts_with("/dev/shm"))
 }
