@@ -12,6 +12,7 @@ mod linkbench_sql;
 mod log_device;
 mod mariadb_demo;
 mod modes;
+mod operands;
 mod operation;
 mod postgres_demo;
 mod postgres_sql;

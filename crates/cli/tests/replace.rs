@@ -101,6 +101,20 @@ fn a_damaged_source_replaces_nothing() {
 }
 
 #[test]
+fn a_source_outside_that_cannot_be_read_replaces_nothing() {
+    let scratch = Scratch::new();
+    succeed(&scratch, "format store --size 64M");
+    fs::write(scratch.path("file"), "precious").unwrap();
+    succeed(&scratch, "put file store:/file");
+    // Its first page is not there.
+    for arguments in ["put /proc/self/mem store:/file", "cp /proc/self/mem store:/file"] {
+        fails(&scratch, arguments, "/proc/self/mem: bytes from 0 on");
+        assert_eq!(succeed(&scratch, "cat store:/file"), "precious", "{arguments}");
+        assert_eq!(names_inside(&scratch, "store"), ["file"], "{arguments}");
+    }
+}
+
+#[test]
 fn a_target_outside_that_takes_no_more_keeps_what_it_had() {
     let scratch = Scratch::new();
     succeed(&scratch, "format store --size 64M");

@@ -30,7 +30,8 @@ pub(super) struct Kept {
     pub(super) perm: u32,
     pub(super) uid: u32,
     pub(super) gid: u32,
-    pub(super) size: u64,
+    /// Of a file, if it is known before all is read.
+    pub(super) size: Option<u64>,
     pub(super) accessed: Timestamp,
     pub(super) modified: Timestamp,
     /// Whether other names may lead to it.

@@ -127,6 +127,22 @@ impl Copy {
         self.copy_below(frame)
     }
 
+    /// Copies all that is in the directory `source` to one that may hold something; its attributes too if `keeps` them.
+    pub(super) fn merge(
+        &mut self,
+        source: Box<dyn Source>,
+        to: Box<dyn Directory>,
+        keeps: bool,
+    ) -> Result<()> {
+        if !self.options.recursive {
+            bail!("{}: is a directory (see --recursive)", self.from());
+        }
+        let kept = if keeps { self.read("length, owner and times", source.kept()) } else { None };
+        self.seen.insert(source.identity(), None);
+        let frame = self.frame(source, (to, false), kept);
+        self.copy_below(frame)
+    }
+
     /// Gives a directory that was made for it the attributes of `source`.
     pub(super) fn copy_attributes(&mut self, source: &dyn Source, to: &dyn Directory) {
         let kept = self.read("length, owner and times", source.kept());
@@ -276,7 +292,7 @@ impl Copy {
             }
             FileKind::File => {
                 let Some(writer) = self.made(to.create(name, is_new))? else { return Ok(None) };
-                let is_whole = self.copy_data(&*source, &*writer, kept.map(|kept| kept.size))?;
+                let is_whole = self.copy_data(&*source, &*writer, kept.and_then(|kept| kept.size))?;
                 // What is left of one file is worth nothing to who asked for that file.
                 if !is_whole && !self.options.recursive {
                     return Ok(None);

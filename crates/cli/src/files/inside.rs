@@ -79,7 +79,7 @@ impl Source for Inside {
             perm: attr.perm.into(),
             uid: attr.uid,
             gid: attr.gid,
-            size: attr.size,
+            size: Some(attr.size),
             accessed: attr.accessed,
             modified: attr.modified,
             // A directory has one name, unless the store is damaged or forged.

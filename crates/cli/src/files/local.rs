@@ -85,12 +85,29 @@ pub(super) struct LocalSource {
     /// A file or directory that can be read; anything else is only referred to.
     object: File,
     stat: Stat,
+    /// Whether it is copied as a file, though it may be something else that can be read.
+    is_read: bool,
 }
 
 impl LocalSource {
     /// Links are followed on the way to the last component, which the user named.
     pub(super) fn open(path: &Path) -> Result<LocalSource> {
         LocalSource::open_at(CWD, path)
+    }
+
+    /// The directory, or what can be read there, that a path leads to: a pipe (`/dev/stdin`) or a device too.
+    pub(super) fn open_followed(path: &Path) -> Result<LocalSource> {
+        let found = statat(CWD, path, AtFlags::empty())?;
+        // A pipe without data is waited for.
+        let waits = !matches!(kind(&found), FileKind::File | FileKind::Directory);
+        let flags = OFlags::RDONLY | SAFE.difference(OFlags::NOFOLLOW);
+        let flags = if waits { flags.difference(OFlags::NONBLOCK) } else { flags };
+        let object = File::from(openat(CWD, path, flags, Mode::empty())?);
+        let stat = fstat(&object)?;
+        if kind(&stat) != kind(&found) {
+            bail!("replaced while it was copied");
+        }
+        Ok(LocalSource { object, stat, is_read: kind(&stat) != FileKind::Directory })
     }
 
     fn open_at(directory: impl AsFd, name: impl Arg + Copy) -> Result<LocalSource> {
@@ -104,7 +121,7 @@ impl LocalSource {
         if kind(&stat) != kind(&found) {
             bail!("replaced while it was copied");
         }
-        Ok(LocalSource { object, stat })
+        Ok(LocalSource { object, stat, is_read: false })
     }
 
     /// The next run of data at or after `offset`.
@@ -112,15 +129,26 @@ impl LocalSource {
         match seek(&self.object, SeekFrom::Data(offset)) {
             Ok(start) => Ok(Some(start..seek(&self.object, SeekFrom::Hole(start))?)),
             Err(Errno::NXIO) => Ok(None),
+            // It has no holes that could be found: files of the kernel, devices, pipes.
+            Err(Errno::INVAL | Errno::SPIPE | Errno::OPNOTSUPP) => Ok(Some(offset..u64::MAX)),
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// Whether it has no places, and yields its bytes once.
+    fn is_stream(&self) -> bool {
+        matches!(kind(&self.stat), FileKind::Fifo | FileKind::CharDevice)
     }
 
     /// Up to `bytes_max` bytes from `offset` on; fewer only at the end of the file.
     fn read(&self, offset: u64, bytes_max: u64) -> io::Result<Vec<u8>> {
         let (mut data, mut filled) = (vec![0; bytes_max as usize], 0);
         while filled < data.len() {
-            match self.object.read_at(&mut data[filled..], offset + filled as u64) {
+            let read = match self.is_stream() {
+                true => (&self.object).read(&mut data[filled..]),
+                false => self.object.read_at(&mut data[filled..], offset + filled as u64),
+            };
+            match read {
                 Ok(0) => break,
                 Ok(bytes) => filled += bytes,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -141,11 +169,12 @@ impl Source for LocalSource {
         let stat = &self.stat;
         let time = |seconds, nanoseconds| Timestamp { seconds, nanoseconds };
         Ok(Kept {
-            kind: kind(stat),
+            kind: if self.is_read { FileKind::File } else { kind(stat) },
             perm: stat.st_mode & 0o7777,
             uid: stat.st_uid,
             gid: stat.st_gid,
-            size: stat.st_size as u64,
+            // Many a file of the kernel claims to be empty.
+            size: (stat.st_size > 0).then_some(stat.st_size as u64),
             accessed: time(stat.st_atime, stat.st_atime_nsec as u32),
             modified: time(stat.st_mtime, stat.st_mtime_nsec as u32),
             is_shared: stat.st_nlink > 1 && kind(stat) != FileKind::Directory,

@@ -1,7 +1,7 @@
 //! Files of a store without a mount: `lacuna ls`, `cat`, `put`, `get`, `rm`, `cp`, `rescue`.
 //!
-//! A file in a store is written `STORE:PATH`; where no file has the name before a colon, it is a file
-//! outside. Symbolic links are copied and listed, never followed.
+//! A file in a store is written `STORE:PATH`; what has no colon, or a slash before it, is a file outside. As by cp(1) and
+//! cat(1), a symbolic link that is named is followed, unless the copy is recursive; links below are copied and listed.
 
 mod contents;
 mod copy;
@@ -29,7 +29,7 @@ use lacuna_nvmfs::{
 use crate::{control, printable::one_line, say};
 use copy::{Copy, CopyOptions, Names};
 use ends::Operand;
-use opened::{Named, OpenStores, StorePath};
+use opened::{End, Named, OpenStores, StorePath, check_no_store_is_meant, check_outside};
 pub(crate) use rescue::{RescueArguments, rescue};
 
 /// Bytes moved at once; one atomic write.
@@ -53,19 +53,19 @@ pub(crate) struct CatArguments {
     paths: Vec<PathBuf>,
 }
 
-/// Copy a file into a store; holes stay holes
+/// Copy a file into a store; holes stay holes. A symbolic link is followed, a pipe (/dev/stdin) is read to its end
 #[derive(Args)]
 pub(crate) struct PutArguments {
     /// A file outside
     file: PathBuf,
     /// STORE:PATH
     path: PathBuf,
-    /// Directories, with all that is in them
+    /// Directories, with all that is in them; symbolic links as links
     #[arg(long, short)]
     recursive: bool,
 }
 
-/// Copy a file out of a store; holes stay holes
+/// Copy a file out of a store; holes stay holes. A symbolic link is followed in the store
 #[derive(Args)]
 pub(crate) struct GetArguments {
     /// STORE:PATH
@@ -73,7 +73,7 @@ pub(crate) struct GetArguments {
     /// A file or directory outside
     #[arg(default_value = ".")]
     file: PathBuf,
-    /// Directories, with all that is in them
+    /// Directories, with all that is in them; symbolic links as links
     #[arg(long, short)]
     recursive: bool,
     /// Keep set-user-id and set-group-id bits, and security and trusted attributes: of a store that you trust
@@ -92,14 +92,15 @@ pub(crate) struct RemoveArguments {
     recursive: bool,
 }
 
-/// Copy files into, out of and between stores; holes stay holes, hard links hard links
+/// Copy files into, out of and between stores; holes stay holes, hard links hard links. A symbolic link is followed; data
+/// is compressed as its target says
 #[derive(Args)]
 pub(crate) struct CopyArguments {
-    /// A file outside, or STORE:PATH
+    /// STORE:PATH, or a file outside, whose name needs a ./ before it if it has a colon
     from: PathBuf,
-    /// A file outside, or STORE:PATH
+    /// The same
     to: PathBuf,
-    /// Directories, with all that is in them
+    /// Directories, with all that is in them; symbolic links as links
     #[arg(long, short)]
     recursive: bool,
     /// Keep set-user-id and set-group-id bits, and security and trusted attributes: of a store that you trust
@@ -123,7 +124,7 @@ pub(crate) fn list(arguments: &ListArguments) -> Result<()> {
 pub(crate) fn answer_listing(fs: &Arc<Nvmfs>, question: &str) -> Result<String, String> {
     let (store, parts): (String, _) =
         serde_json::from_str(question).map_err(|error| format!("ls {question}: {error}"))?;
-    let named = Named { store: store.into(), parts };
+    let named = Named { store: store.into(), parts, end: End::Nothing };
     listing(&StorePath::new(fs, named)).map_err(|error| format!("{error:#}"))
 }
 
@@ -227,7 +228,7 @@ pub(crate) fn cat(arguments: &CatArguments) -> Result<()> {
     let mut piece = vec![0; PIECE_BYTES];
     for path in &arguments.paths {
         let path = stores.parse_path(path)?;
-        let (posix, ino) = path.resolve()?;
+        let (posix, ino) = path.follow()?;
         let mut offset = 0;
         loop {
             let bytes = posix.read(ino, offset, &mut piece).with_context(|| path.name())?;
@@ -264,26 +265,33 @@ pub(crate) fn copy(arguments: &CopyArguments) -> Result<()> {
     let stores = OpenStores::writable();
     let operand = |path| match stores.parse_any(path)? {
         Some(inside) => anyhow::Ok(Operand::Inside(inside)),
-        None => Ok(Operand::Outside(PathBuf::from(path))),
+        None => check_outside(path).map(|()| Operand::Outside(PathBuf::from(path))),
     };
     let to = operand(&arguments.to)?;
     stores.read_the_rest();
     let from = operand(&arguments.from)?;
+    if !from.is_inside() && !to.is_inside() {
+        check_no_store_is_meant(&arguments.to)?;
+    }
     stores.close_after(copy_all(&from, &to, arguments.recursive, arguments.privileged))
 }
 
 /// As cp(1): into `to` if that is a directory, else as `to`.
 fn copy_all(from: &Operand, to: &Operand, recursive: bool, privileged: bool) -> Result<()> {
-    let source = from.source()?;
-    let target = to.target(from)?;
+    let source = from.source(recursive)?;
+    let target = to.target(from, &*source)?;
     if target.is_within(&*source).with_context(|| target.name.clone())? {
         bail!("{}: cannot be copied into itself", from.name());
     }
     let withholds_privileges = from.is_inside() && !to.is_inside() && !privileged;
     let options = CopyOptions { recursive, withholds_privileges, shows: false };
-    let names = Names { from: from.name(), to: target.name, top: target.entry.clone() };
-    let mut copy = Copy::new(options, names);
-    copy.copy(source, &*target.directory, &target.entry)?;
+    let top = target.entry.clone().unwrap_or_default();
+    let mut copy = Copy::new(options, Names { from: from.name(), to: target.name, top });
+    match target.entry {
+        Some(entry) => copy.copy(source, &*target.directory, &entry)?,
+        // A directory outside has its own owner and permissions, such as /tmp.
+        None => copy.merge(source, target.directory, from.is_inside() && to.is_inside())?,
+    }
     copy.finish()
 }
 
@@ -293,6 +301,9 @@ pub(crate) fn remove(arguments: &RemoveArguments) -> Result<()> {
         let path = stores.parse_path(path)?;
         let (posix, parent, name) = path.resolve_parent()?;
         let Some(name) = name else { bail!("{}: the root cannot be removed", path.name()) };
+        if name == b".." || path.end() == End::Dot {
+            bail!("{}: ends with . or .., which are not removed", path.name());
+        }
         remove_entry(&posix, parent, &name, arguments.recursive).with_context(|| path.name())
     });
     stores.close_after(removed)

@@ -9,7 +9,10 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use lacuna_nvmfs::{Ino, Nvmfs, OpenedVfs, VfsOptions, posix::Posix};
+use lacuna_nvmfs::{
+    Ino, Nvmfs, OpenedVfs, VfsOptions,
+    posix::{FileKind, Posix},
+};
 
 use crate::keys::open_vfs;
 
@@ -87,6 +90,27 @@ impl OpenStores {
 pub(super) struct Named {
     pub(super) store: PathBuf,
     pub(super) parts: Vec<Vec<u8>>,
+    pub(super) end: End,
+}
+
+/// The end of a path, which is no part of a name.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    Nothing,
+    /// A slash: only a directory can be meant.
+    Slash,
+    /// A dot behind a slash, or alone: a directory, which has no name of its own.
+    Dot,
+}
+
+impl End {
+    pub(super) fn of(path: &[u8]) -> End {
+        match path {
+            [.., b'/'] => End::Slash,
+            [.., b'/', b'.'] | b"." => End::Dot,
+            _ => End::Nothing,
+        }
+    }
 }
 
 impl Named {
@@ -101,7 +125,7 @@ impl Named {
     /// `STORE` or `STORE:PATH`.
     pub(super) fn parse_store_or_path(text: &Path) -> Result<Named> {
         match text.exists() {
-            true => Ok(Named { store: text.to_owned(), parts: Vec::new() }),
+            true => Ok(Named { store: text.to_owned(), parts: Vec::new(), end: End::Slash }),
             false => Named::parse(text),
         }
     }
@@ -110,12 +134,42 @@ impl Named {
         let bytes = text.as_os_str().as_bytes();
         bytes.iter().enumerate().filter(|(_, byte)| **byte == b':').find_map(|(at, _)| {
             let store = PathBuf::from(OsString::from_vec(bytes[..at].to_vec()));
-            let parts = bytes[at + 1..].split(|byte| *byte == b'/');
-            let parts = parts.filter(|part| !part.is_empty() && *part != b".").map(<[u8]>::to_vec);
-            (store.exists() && !store.is_dir()).then(|| Named { store, parts: parts.collect() })
+            let (parts, end) = (parts(&bytes[at + 1..]), End::of(&bytes[at + 1..]));
+            (store.exists() && !store.is_dir()).then(|| Named { store, parts: parts.collect(), end })
         })
     }
 }
+
+/// The names of a path.
+fn parts(path: &[u8]) -> impl DoubleEndedIterator<Item = Vec<u8>> {
+    let parts = path.split(|byte| *byte == b'/');
+    parts.filter(|part| !part.is_empty() && *part != b".").map(<[u8]>::to_vec)
+}
+
+/// Refuses a path outside that looks like a place in a store: its name has a colon, and nothing says that it is a path.
+pub(super) fn check_outside(path: &Path) -> Result<()> {
+    let bytes = path.as_os_str().as_bytes();
+    match bytes.iter().position(|byte| matches!(byte, b':' | b'/')) {
+        Some(at) if bytes[at] == b':' => {
+            let (name, store) = (path.display(), String::from_utf8_lossy(&bytes[..at]));
+            bail!("{name}: there is no store {store} (a file outside is written ./{name})")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The same for a new file whose name has a colon behind a slash, where no other operand is in a store.
+pub(super) fn check_no_store_is_meant(path: &Path) -> Result<()> {
+    let bytes = path.as_os_str().as_bytes();
+    let is_path = bytes.starts_with(b"./") || bytes.starts_with(b"../");
+    if bytes.contains(&b':') && !is_path && path.symlink_metadata().is_err() {
+        bail!("{}: there is no such store, nor such a file", path.display());
+    }
+    Ok(())
+}
+
+/// Most symbolic links on the way to a file, as on Linux.
+const LINKS_MAX: usize = 40;
 
 /// A path in an open store.
 pub(super) struct StorePath {
@@ -135,14 +189,46 @@ impl StorePath {
         format!("{}:/{}", self.named.store.display(), path.join("/"))
     }
 
-    /// The last part; none for the root.
+    /// The last part; none for the root, and for what ends with a dot.
     pub(super) fn file_name(&self) -> Option<&[u8]> {
-        self.named.parts.last().map(Vec::as_slice)
+        let named = self.named.parts.last().map(Vec::as_slice);
+        named.filter(|name| self.named.end != End::Dot && *name != b"..")
     }
 
     /// The open store.
     pub(super) fn fs(&self) -> &Arc<Nvmfs> {
         &self.fs
+    }
+
+    pub(super) fn end(&self) -> End {
+        self.named.end
+    }
+
+    /// The inode it leads to. Symbolic links are followed, and do not leave the store.
+    pub(super) fn follow(&self) -> Result<(Posix, Ino)> {
+        let (mut ino, mut links) = (Ino::ROOT, 0);
+        let mut rest: Vec<Vec<u8>> = self.named.parts.iter().rev().cloned().collect();
+        while let Some(part) = rest.pop() {
+            if part == b".." && ino == Ino::ROOT {
+                continue;
+            }
+            let attr = self.posix.lookup(ino, &part).with_context(|| self.name())?;
+            if attr.kind != FileKind::Symlink {
+                ino = attr.ino;
+                continue;
+            }
+            links += 1;
+            let target = self.posix.readlink(attr.ino).with_context(|| self.name())?;
+            if links > LINKS_MAX {
+                bail!("{}: too many symbolic links", self.name());
+            }
+            if target.starts_with(b"/") {
+                let target = String::from_utf8_lossy(&target);
+                bail!("{}: leads out of the store, to {target} (--recursive copies the link)", self.name());
+            }
+            rest.extend(parts(&target).rev());
+        }
+        Ok((self.posix.clone(), ino))
     }
 
     /// The inode it names.
