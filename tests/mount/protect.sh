@@ -158,6 +158,20 @@ kill_daemon
 grep -q "dead mount.*lacuna umount $mnt" "$WORK/error" || fail "no clear line: $(cat "$WORK/error")"
 "$LACUNA" umount "$mnt" || fail "a dead mount cannot be cleared"
 
+# --dead clears the mount whose process is gone, and no other. This one's process closes its connection.
+mount_store
+"$LACUNA" umount --dead "$mnt" 2>"$WORK/error" && fail "a live mount was taken for a dead one"
+grep -q "its process is there" "$WORK/error" || fail "no clear line: $(cat "$WORK/error")"
+mountpoint -q "$mnt" || fail "a live mount was detached"
+umount_store
+(
+    exec 9<>/dev/fuse
+    mount -i -t fuse.lacuna -o fd=9,rootmode=40000,user_id=0,group_id=0 "$store" "$mnt"
+)
+"$LACUNA" umount --dead "$mnt" || fail "a dead mount cannot be cleared"
+findmnt -rn "$mnt" >/dev/null && fail "a dead mount is still there"
+"$LACUNA" umount --dead "$mnt" || fail "nothing to do is no error"
+
 # A mount that was detached, and ends later, leaves the one that is on its directory now alone.
 mount_store
 echo there >"$mnt/file"

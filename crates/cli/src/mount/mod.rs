@@ -257,12 +257,18 @@ pub(crate) struct UnmountArguments {
     /// Detach it now, even if it is in use; its store is closed with its last file
     #[arg(long)]
     lazy: bool,
+    /// Detach it only if its process is gone, and do nothing if nothing is mounted there
+    #[arg(long, conflicts_with = "lazy")]
+    dead: bool,
 }
 
 pub(crate) fn unmount(arguments: &UnmountArguments) -> Result<()> {
     let name = arguments.dir.display();
     let dir = mount_point(&arguments.dir)?;
     let Some(store) = table::store_mounted_on(&dir)? else {
+        if arguments.dead {
+            return Ok(());
+        }
         bail!("{name}: no Lacuna file system is mounted there");
     };
     if arguments.lazy {
@@ -282,6 +288,14 @@ pub(crate) fn unmount(arguments: &UnmountArguments) -> Result<()> {
         }
         answer => answer.is_ok_and(|answer| answer.is_some()),
     };
+    if arguments.dead {
+        if !is_dead(&dir) {
+            bail!("{name}: its process is there; not detached");
+        }
+        unmount_dir(&dir, true).with_context(|| name.to_string())?;
+        utab::forget(&dir);
+        return Ok(());
+    }
     let was_dead = !has_owner && is_dead(&dir);
     // Asked before the unmount, so that it is known how that ends.
     let asked = control::ask_ahead(&store, ended::QUESTION).unwrap_or(None);

@@ -24,7 +24,7 @@ use lacuna_fuse::{
     UringTransport,
 };
 use lacuna_nvmfs::{Error, Nvmfs, OpenedVfs, VfsOptions, posix::AccessTimes};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit};
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
     iterator::Signals,
@@ -75,7 +75,13 @@ fn serve(arguments: &Arguments) -> Result<()> {
     if arguments.cache == Cache::Writeback {
         // The kernel may wait for pages to be written back when it needs memory, and must not do so for memory that
         // this process needs to write them. For all threads, which start later. Not all may ask for it.
-        let _ = rustix::process::configure_io_flusher_behavior(true);
+        if let Err(error) = rustix::process::configure_io_flusher_behavior(true) {
+            let level = if geteuid().is_root() { log::Level::Warn } else { log::Level::Info };
+            log::log!(
+                level,
+                "cache=writeback without PR_SET_IO_FLUSHER (CAP_SYS_RESOURCE): {error}; it may stall when memory is short"
+            );
+        }
     }
     // From here on a signal waits until the mount is ready, so that it cannot leave half of one behind.
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
