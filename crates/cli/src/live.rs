@@ -22,6 +22,9 @@ use crate::{
 pub(crate) struct Facts {
     pub(crate) store: String,
     pub(crate) read_only: bool,
+    /// What the kernel caches, and whether every change is durable before it returns, as on the command line.
+    pub(crate) cache: String,
+    pub(crate) sync: bool,
     /// Bytes that the map may take.
     pub(crate) map_memory: u64,
     /// How it ends.
@@ -129,6 +132,8 @@ fn info(facts: &Facts, service: &Service) -> Value {
     info["mount"] = json!({
         "transport": service.transport(),
         "read_only": facts.read_only,
+        "cache": facts.cache,
+        "sync": facts.sync,
         "compression": service.fs().default_compression().or(Compression::None).to_string(),
         "failure": service.fs().ftl().failure(),
         "waits_for_host": service.fs().ftl().waits_for_space(),
@@ -376,7 +381,14 @@ mod tests {
     use super::*;
 
     fn facts() -> Facts {
-        Facts { store: "/a \"b\\c\"\n".to_owned(), read_only: false, map_memory: 77, ended: Arc::default() }
+        Facts {
+            store: "/a \"b\\c\"\n".to_owned(),
+            read_only: false,
+            cache: "auto".to_owned(),
+            sync: false,
+            map_memory: 77,
+            ended: Arc::default(),
+        }
     }
 
     fn service() -> Service {

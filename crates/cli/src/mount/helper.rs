@@ -83,7 +83,7 @@ const VALUES: [&str; 16] = [
 ];
 
 /// Options of which the last one counts, each with the switch that it sets and to what.
-const SWITCHES: [(&str, Switch, bool); 10] = [
+const SWITCHES: [(&str, Switch, bool); 11] = [
     ("ro", Switch::ReadOnly, true),
     ("rw", Switch::ReadOnly, false),
     ("dev", Switch::Dev, true),
@@ -93,6 +93,8 @@ const SWITCHES: [(&str, Switch, bool); 10] = [
     ("exec", Switch::Exec, true),
     ("noexec", Switch::Exec, false),
     ("allow_other", Switch::Shared, true),
+    // mount(8) takes `private` for itself, which makes mounts below it private, and does not pass it on.
+    ("no_allow_other", Switch::Shared, false),
     ("private", Switch::Shared, false),
 ];
 
@@ -152,7 +154,7 @@ impl Asked {
 
     /// The words of `lacuna mount`. mount(8) does not pass `dev`, `suid` and `exec` on, because they are its defaults,
     /// so root's mounts have them unless an option says otherwise. A file system in fstab is meant for all users, so
-    /// root's mounts are for others too, unless they are `private`.
+    /// root's mounts are for others too, unless they have `no_allow_other`.
     fn mount_words(&self, is_root: bool) -> Vec<String> {
         let or = |switch, default| self.switch(switch).unwrap_or(default);
         let mut words = vec!["mount".to_owned()];
@@ -169,12 +171,16 @@ impl Asked {
         words
     }
 
-    /// The words of `lacuna remount`, which has no use for the other options. It keeps what it is not told about.
+    /// The words of `lacuna remount`. It keeps what it is not told about. Other options than these are often those of
+    /// fstab, which mount(8) passes on among those that are asked for.
     fn remount_words(&self) -> Vec<String> {
         let mut words = vec!["remount".to_owned()];
         if self.switch(Switch::ReadOnly) == Some(true) {
             words.push("--read-only".to_owned());
         }
+        // It refuses what is not so already.
+        let is_checked = |flag: &&String| flag.starts_with("--cache=") || *flag == "--sync";
+        words.extend(self.flags.iter().filter(is_checked).cloned());
         for (switch, name) in [(Switch::Dev, "dev"), (Switch::Suid, "suid"), (Switch::Exec, "exec")] {
             match self.switch(switch).or(self.is_complete.then_some(true)) {
                 Some(true) => words.push(format!("--{name}")),
@@ -352,6 +358,7 @@ mod tests {
             ("dev", "nodev", "--dev", true),
             ("suid", "nosuid", "--suid", true),
             ("exec", "noexec", "--noexec", false),
+            ("allow_other", "no_allow_other", "--allow-other", true),
             ("allow_other", "private", "--allow-other", true),
         ] {
             for (order, is_root) in (0..8).flat_map(|order| [(order, false), (order, true)]) {
@@ -374,6 +381,7 @@ mod tests {
             ("ro,remount,rw,threads=4", "lacuna remount -- /d"),
             ("remount,suid,nosuid,nodev,noexec", "lacuna remount --nodev --nosuid --noexec -- /d"),
             ("nosuid,remount,suid", "lacuna remount --suid -- /d"),
+            ("ro,sync,remount,cache=none,threads=4", "lacuna remount --read-only --sync --cache=none -- /d"),
             // The calls that mount(8) makes for `mount -o remount,rw /d` and `mount -o remount,suid /d`, with options of
             // the table of mounts.
             (

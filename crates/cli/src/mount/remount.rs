@@ -10,7 +10,7 @@ use clap::Args;
 use rustix::{fs::StatVfsMountFlags, mount::MountFlags};
 use serde_json::Value;
 
-use super::{absolute, table};
+use super::{Cache, absolute, name_of, table};
 use crate::control;
 
 /// Make a mounted file system read-only, or writable again
@@ -21,6 +21,15 @@ pub(crate) struct RemountArguments {
     /// Change nothing from now on
     #[arg(long)]
     read_only: bool,
+    /// What the kernel's page cache keeps, which a remount cannot change
+    #[arg(
+        long, value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "auto",
+        overrides_with = "cache"
+    )]
+    cache: Option<Cache>,
+    /// Every change is durable before it returns, which a remount cannot change
+    #[arg(long)]
+    sync: bool,
     #[command(flatten)]
     protection: Protection,
 }
@@ -54,15 +63,29 @@ pub(crate) fn remount(arguments: &RemountArguments) -> Result<()> {
     let Some(store) = table::store_mounted_on(&dir)? else {
         bail!("{name}: no Lacuna file system is mounted there");
     };
-    if !arguments.read_only {
-        let info = control::ask(&store, "info")?.context("nobody serves the store")?;
-        let info: Value = serde_json::from_str(&info).context("what the mounted store tells")?;
-        if info["mount"]["read_only"] == true {
-            bail!("{name}: the store is open for reading only; unmount it and mount it again");
-        }
-    }
+    let info = match control::ask(&store, "info") {
+        Ok(Some(info)) => serde_json::from_str(&info).context("what the mounted store tells")?,
+        // When the machine goes down, for instance.
+        _ if arguments.read_only => Value::Null,
+        answer => answer?.map(|_| Value::Null).context("nobody serves the store")?,
+    };
+    check(&info["mount"], arguments).with_context(|| name.to_string())?;
     let present = rustix::fs::statvfs(&dir).with_context(|| name.to_string())?.f_flag;
     rustix::mount::mount_remount(&dir, flags(present, arguments), "").with_context(|| name.to_string())
+}
+
+/// Refuses what only a new mount can change. What an earlier version does not tell is left out.
+fn check(mount: &Value, arguments: &RemountArguments) -> Result<()> {
+    if !arguments.read_only && mount["read_only"] == true {
+        bail!("the store is open for reading only; unmount it and mount it again");
+    }
+    let cache =
+        arguments.cache.map(name_of).filter(|cache| mount["cache"].as_str().is_some_and(|is| is != cache));
+    let sync = (arguments.sync && mount["sync"] == false).then(|| "sync".to_owned());
+    match cache.map(|cache| format!("cache={cache}")).or(sync) {
+        Some(option) => bail!("a remount cannot change it to {option}; unmount it and mount it again"),
+        None => Ok(()),
+    }
 }
 
 /// Flags that the kernel would clear if they were not passed again. It leaves the time flags as they are.
@@ -83,6 +106,7 @@ fn flags(present: StatVfsMountFlags, arguments: &RemountArguments) -> MountFlags
 #[cfg(test)]
 mod tests {
     use clap::Parser;
+    use serde_json::json;
 
     use super::*;
 
@@ -90,6 +114,27 @@ mod tests {
     struct CommandLine {
         #[command(flatten)]
         remount: RemountArguments,
+    }
+
+    #[test]
+    fn what_a_remount_cannot_change_is_refused() {
+        let mounted = |cache: &str, sync| json!({ "read_only": false, "cache": cache, "sync": sync });
+        for (mount, words, refused) in [
+            (mounted("auto", false), "", ""),
+            (mounted("auto", false), "--cache=auto", ""),
+            (mounted("auto", false), "--read-only --cache=none", "cache=none"),
+            (mounted("none", true), "--cache=none --sync", ""),
+            (mounted("none", false), "--cache=none --sync", "sync"),
+            (mounted("none", true), "", ""),
+            (json!({ "read_only": true }), "", "for reading only"),
+            (json!({ "read_only": true }), "--read-only --cache=none --sync", ""),
+            (Value::Null, "--read-only --sync", ""),
+        ] {
+            let line = ["lacuna", "/d"].into_iter().chain(words.split_whitespace());
+            let outcome = check(&mount, &CommandLine::parse_from(line).remount);
+            let said = outcome.map_or_else(|error| error.to_string(), |()| String::new());
+            assert!(said.contains(refused) && said.is_empty() == refused.is_empty(), "{words}: {said}");
+        }
     }
 
     #[test]

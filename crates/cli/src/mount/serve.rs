@@ -31,7 +31,7 @@ use signal_hook::{
 };
 
 use super::{
-    Arguments, Atime, Cache, Carrier, daemon, flusher, inherited, is_dead, journal, map_memory,
+    Arguments, Atime, Cache, Carrier, daemon, flusher, inherited, is_dead, journal, map_memory, name_of,
     patience::Patience, recompress, reserve, table, threads, utab, watch,
 };
 use crate::{
@@ -96,6 +96,8 @@ fn serve(arguments: &Arguments) -> Result<()> {
     let facts = live::Facts {
         store: name.clone(),
         read_only: arguments.read_only,
+        cache: name_of(arguments.cache),
+        sync: arguments.sync,
         map_memory,
         ended: Arc::clone(&ended),
     };
