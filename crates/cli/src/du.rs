@@ -38,9 +38,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             if !metadata.is_file() || !is_counted {
                 return Ok(());
             }
+            let answer = walk::ask(path, ROOM)?;
             sum.files += 1;
             sum.length_bytes += metadata.len();
-            let answer = walk::ask(path, ROOM)?;
             sum.add(&answer).with_context(|| format!("{}: not understood: {answer}", walk::shown(path)))
         })?;
         say(&sum.text(&walk::shown(path), arguments.bytes))?;

@@ -3,6 +3,7 @@
 
 use std::{
     fs::{self, Metadata},
+    io,
     os::unix::{ffi::OsStrExt, fs::MetadataExt},
     path::{Path, PathBuf},
 };
@@ -24,7 +25,8 @@ pub(crate) fn shown(path: &Path) -> String {
 }
 
 /// Calls `visit` with `top` and, if it is a directory and `is_deep`, with all files and directories below it in the same
-/// file system. Symbolic links are not followed, but `top` may be one. Its memory depends on the names that wait.
+/// file system. Symbolic links are not followed, but `top` may be one. What is removed meanwhile is passed over, below
+/// `top`. Its memory depends on the names that wait.
 pub(crate) fn visit(
     top: &Path,
     is_deep: bool,
@@ -36,25 +38,41 @@ pub(crate) fn visit(
         bail!("{}: neither a file nor a directory", shown(&top));
     }
     let device = found.dev();
-    let mut rest: Vec<PathBuf> = vec![top];
+    let mut rest: Vec<PathBuf> = vec![top.clone()];
     while let Some(path) = rest.pop() {
-        let metadata = match fs::symlink_metadata(&path) {
-            // It was removed since its directory was read.
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
-            found => found.with_context(|| shown(&path))?,
-        };
-        let kind = metadata.file_type();
-        if metadata.dev() != device || !(kind.is_dir() || kind.is_file()) {
-            continue;
-        }
-        visit(&path, &metadata)?;
-        if is_deep && kind.is_dir() {
-            for entry in fs::read_dir(&path).with_context(|| shown(&path))? {
-                rest.push(entry.with_context(|| shown(&path))?.path());
-            }
+        match visit_one(&path, device, is_deep, &mut rest, &mut visit) {
+            Err(error) if path != top && is_gone(&error) => {}
+            visited => visited?,
         }
     }
     Ok(())
+}
+
+fn visit_one(
+    path: &Path,
+    device: u64,
+    is_deep: bool,
+    rest: &mut Vec<PathBuf>,
+    visit: &mut impl FnMut(&Path, &Metadata) -> Result<()>,
+) -> Result<()> {
+    let metadata = fs::symlink_metadata(path).with_context(|| shown(path))?;
+    let kind = metadata.file_type();
+    if metadata.dev() != device || !(kind.is_dir() || kind.is_file()) {
+        return Ok(());
+    }
+    visit(path, &metadata)?;
+    if is_deep && kind.is_dir() {
+        for entry in fs::read_dir(path).with_context(|| shown(path))? {
+            rest.push(entry.with_context(|| shown(path))?.path());
+        }
+    }
+    Ok(())
+}
+
+/// Whether something failed because it was removed.
+fn is_gone(error: &anyhow::Error) -> bool {
+    let of_system = error.downcast_ref::<io::Error>().and_then(Os::from_io_error);
+    error.downcast_ref().copied().or(of_system) == Some(Os::NOENT)
 }
 
 /// What the mount answers about a file: the text of an attribute.
@@ -75,6 +93,36 @@ pub(crate) fn order(path: &Path, name: &str, value: &str) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_removed_meanwhile_is_passed_over() {
+        let top = tempfile::tempdir().expect("a directory");
+        for name in ["a", "b", "c"] {
+            fs::write(top.path().join(name), "x").expect("writes");
+        }
+        fs::create_dir(top.path().join("d")).expect("makes");
+        let mut seen = 0;
+        // As questions and orders do.
+        let vanishes = |path: &Path, metadata: &Metadata| {
+            if metadata.is_file() {
+                fs::remove_file(path).expect("removes");
+                lgetxattr(path, "user.x", &mut [0; 9][..]).with_context(|| shown(path))?;
+            } else if path != top.path().canonicalize().expect("a path") {
+                fs::remove_dir(path).expect("removes"); // before it is read
+            }
+            seen += 1;
+            Ok(())
+        };
+        visit(top.path(), true, vanishes).expect("goes on");
+        assert_eq!(seen, 2);
+        let file = top.path().join("file");
+        fs::write(&file, "x").expect("writes");
+        let gone = visit(&file, true, |path, _| {
+            fs::remove_file(path).expect("removes");
+            fs::metadata(path).map(drop).with_context(|| shown(path))
+        });
+        assert!(gone.is_err(), "what was named");
+    }
 
     #[test]
     fn a_walk_sees_files_and_directories_once_and_follows_no_links() {
