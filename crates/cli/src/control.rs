@@ -56,8 +56,9 @@ const ATTEMPT_PAUSE: Duration = Duration::from_millis(20);
 /// What an owner answers whose store is being closed.
 pub(crate) const CLOSING: &str = "about to close";
 
-/// The first words of questions whose answers may take as long as reading all of the store, or all inodes.
-const LONG_QUESTIONS: [&str; 3] = ["check", "quota", "scrub"];
+/// The first words of questions whose answers may take as long as reading all of the store, or all inodes of it or of a
+/// directory, or as changes that wait for space of the file system below.
+const LONG_QUESTIONS: [&str; 5] = ["check", "grow", "ls", "quota", "scrub"];
 
 /// What a line with progress begins with.
 const PROGRESS: &str = "progress: ";
