@@ -14,9 +14,11 @@ use lacuna_bench::{
 };
 use lacuna_device::{AlignedBuf, BlockDevice, RawDevice, RawOptions};
 use lacuna_ftl::{FormatOptions, Ftl};
+use lacuna_nvmfs::LogDevicePath;
 use serde_json::{Value, json};
 
 use crate::{
+    keys, log_device,
     output::{is_same_file, reserve_report, write_json},
     say,
     size::Size,
@@ -49,7 +51,7 @@ pub(crate) struct Arguments {
     #[arg(long, requires = "raw", conflicts_with = "pattern")]
     goals: bool,
     /// Rounds of --goals; one has no interval, and settles nothing
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=10))]
+    #[arg(long, default_value_t = 5, requires = "goals", value_parser = clap::value_parser!(u64).range(1..=10))]
     rounds: u64,
     /// Length of each pattern but overwrite in seconds
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=2_592_000))]
@@ -58,7 +60,7 @@ pub(crate) struct Arguments {
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: u32,
     /// Bytes of a read or write, a multiple of 4K up to 1M
-    #[arg(long, default_value = "16K")]
+    #[arg(long, default_value = "16K", conflicts_with = "goals")]
     block: Size,
     /// Share of the capacity that is live in the pattern overwrite
     #[arg(long, value_name = "PERCENT", default_value_t = 80,
@@ -69,7 +71,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=1000))]
     capacities: u64,
     /// Which blocks random patterns choose: uniform, or zipf:S with S between 0 and 1
-    #[arg(long, default_value_t = Skew::Uniform)]
+    #[arg(long, default_value_t = Skew::Uniform, conflicts_with = "goals")]
     skew: Skew,
     /// Memory for the map of the store; all of it is kept by default
     #[arg(long, value_name = "SIZE")]
@@ -100,6 +102,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         quiet: false,
     };
     config.check()?;
+    if keys::is_given() || log_device::chosen() != LogDevicePath::None {
+        bail!("iobench measures a store without a key and without a log device");
+    }
     arguments.trace.as_deref().map_or(Ok(()), must_be_new)?;
     if let Some(path) = &arguments.json {
         reserve_report(path)?;

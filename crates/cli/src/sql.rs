@@ -1,11 +1,42 @@
 //! Benchmarks on the tables of a server: options, runs, and what reports say of it.
 
-use anyhow::{Result, bail};
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result, bail};
 use clap::{ArgGroup, Args, ValueEnum};
 use lacuna_bench::sql::{Address, Brand, Format, Login, OnServer, Written, postgres::LoginUrl};
+use lacuna_nvmfs::LogDevicePath;
 use serde_json::{Map, Value, json};
 
-use crate::tables::Kind;
+use crate::{keys, log_device, tables::Kind};
+
+/// Options that a server would have no use for.
+const OF_OUR_ENGINE: [&str; 21] = [
+    "store",
+    "size",
+    "pool",
+    "trace",
+    "algorithm",
+    "level",
+    "key_block_size",
+    "row_algorithm",
+    "row_level",
+    "doublewrite",
+    "atomic_writes",
+    "trim",
+    "elide_zero_tails",
+    "packing",
+    "checksums",
+    "flush_threads",
+    "wal_device",
+    "encrypt_tables",
+    "map_memory",
+    "chunk_cache",
+    "footprint",
+];
 
 /// Options of a server.
 #[derive(Args)]
@@ -14,22 +45,26 @@ pub(crate) struct SqlOptions {
     /// Use the tables of a MySQL or MariaDB server, at its socket or HOST:PORT, not our engine
     #[arg(
         long, value_name = "SERVER",
-        conflicts_with_all = ["store", "size", "pool", "trace", "algorithm"]
+        conflicts_with_all = OF_OUR_ENGINE
     )]
     mysql: Option<Address>,
     /// Use the tables of a PostgreSQL server, at the directory of its socket, HOST:PORT, or
     /// postgres://USER:PASSWORD@HOST:PORT/DATABASE (for a socket postgres:///DATABASE?host=DIRECTORY)
     #[arg(
         long, value_name = "SERVER",
-        conflicts_with_all = ["store", "size", "pool", "trace", "algorithm"]
+        conflicts_with_all = OF_OUR_ENGINE
     )]
     postgres: Option<LoginUrl>,
     /// With --mysql or --postgres: user to connect as, by default root or postgres
     #[arg(long, requires = "server")]
     user: Option<String>,
-    /// With --mysql or --postgres: password, if any
+    /// With --mysql or --postgres: password, if any, which others see in the list of processes; by default what the
+    /// environment has as MYSQL_PWD or PGPASSWORD
     #[arg(long, requires = "server")]
     password: Option<String>,
+    /// With --mysql or --postgres: the password is the first line of this file
+    #[arg(long, value_name = "FILE", requires = "server", conflicts_with = "password")]
+    password_file: Option<PathBuf>,
     /// With --mysql or --postgres: database for the tables, by default named like the benchmark; made when missing
     #[arg(long, requires = "server")]
     database: Option<String>,
@@ -84,23 +119,28 @@ pub(crate) struct Runs<R> {
 
 impl SqlOptions {
     /// The server that was asked for, if one was; its database is `benchmark` by default. What an option says counts,
-    /// before what an address says.
-    pub(crate) fn server(&self, benchmark: &str) -> Option<SqlServer> {
-        let (brand, url, user) = match (&self.mysql, &self.postgres) {
+    /// before what an address says, and that before the environment.
+    pub(crate) fn server(&self, benchmark: &str) -> Result<Option<SqlServer>> {
+        let (brand, url, user, variable) = match (&self.mysql, &self.postgres) {
             (Some(address), _) => {
                 let nothing =
                     LoginUrl { address: address.clone(), user: None, password: None, database: None };
-                (Brand::Mysql, nothing, "root")
+                (Brand::Mysql, nothing, "root", "MYSQL_PWD")
             }
-            (None, Some(url)) => (Brand::Postgres, url.clone(), "postgres"),
-            (None, None) => return None,
+            (None, Some(url)) => (Brand::Postgres, url.clone(), "postgres", "PGPASSWORD"),
+            (None, None) => return Ok(None),
         };
+        if keys::is_given() || log_device::chosen() != LogDevicePath::None {
+            bail!("a server has no use for a key of ours, nor for a log device");
+        }
+        let of_file = self.password_file.as_deref().map(first_line).transpose()?;
+        let password = self.password.clone().or(of_file).or(url.password);
         let login = Login {
             user: self.user.clone().or(url.user).unwrap_or_else(|| user.to_owned()),
-            password: self.password.clone().or(url.password).unwrap_or_default(),
+            password: password.or_else(|| env::var(variable).ok()).unwrap_or_default(),
             database: Some(self.database.clone().or(url.database).unwrap_or_else(|| benchmark.to_owned())),
         };
-        Some(SqlServer { brand, address: url.address, login })
+        Ok(Some(SqlServer { brand, address: url.address, login }))
     }
 
     /// Runs the kinds of tables one after the other; those of the last stay. `begin` comes first: a crash in between
@@ -168,6 +208,11 @@ impl SqlOptions {
         ];
         settings.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
     }
+}
+
+fn first_line(path: &Path) -> Result<String> {
+    let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
+    Ok(text.lines().next().unwrap_or_default().to_owned())
 }
 
 impl<R> Runs<R> {

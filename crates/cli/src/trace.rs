@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Result, bail};
 use lacuna_bench::trace::{TraceDevice, TraceSource, TraceVfs, TraceWriter};
 use lacuna_device::{BlockDevice, RawDevice, RawOptions, Vfs};
-use lacuna_nvmfs::{OpenedVfs, VfsOptions, format_path};
+use lacuna_nvmfs::{LogDevicePath, OpenedVfs, VfsOptions, format_path};
 
 use crate::keys::{open_on, open_vfs};
 
@@ -28,6 +28,9 @@ impl TracedVfs {
             let opened = open_vfs(path, options)?;
             return Ok(TracedVfs { vfs: opened.vfs(), opened, trace: None });
         };
+        if options.log_device != LogDevicePath::None {
+            bail!("{}: writes to a log device cannot be recorded (--trace)", path.display());
+        }
         if fs::metadata(path).is_ok_and(|metadata| metadata.is_dir()) {
             let opened = open_vfs(path, options)?;
             let trace = TraceWriter::create(trace, TraceSource::Files)?;

@@ -103,6 +103,15 @@ fn nonsense_options() {
         ("tpcc --warehouses 0", vec!["--warehouses", "0"]),
         ("tpcc --verify", vec!["--store"]),
         ("tpcc --verify --verify-acks log --store store", vec!["--verify"]),
+        ("linkbench --mysql /s --doublewrite off", vec!["--doublewrite", "--mysql"]),
+        ("linkbench --postgres /s --encrypt-tables", vec!["--encrypt-tables", "--postgres"]),
+        ("tpcc --mysql /s --map-memory 1G", vec!["--map-memory"]),
+        ("tpcc --mysql /s --footprint whole", vec!["--footprint"]),
+        ("tpcc --mysql /s --password x --password-file y", vec!["--password-file"]),
+        ("tpcc --password-file y --store s", vec!["--mysql"]),
+        ("iobench --rounds 3", vec!["--goals"]),
+        ("iobench --goals --raw x --block 4K", vec!["--block", "--goals"]),
+        ("iobench --goals --raw x --skew zipf:0.9", vec!["--skew", "--goals"]),
         ("table drop store", vec!["TABLE"]),
         ("table alter store t zip", vec!["zip", "KIND"]),
         ("table alter store t page --level 23", vec!["--level"]),
@@ -121,6 +130,10 @@ fn nonsense_options() {
     complains(&run(&scratch, "linkbench --json no/where.json"), 1, &["no/where.json"]);
     complains(&run(&scratch, "linkbench --distribution nowhere --size 64M"), 1, &["nowhere"]);
     complains(&run(&scratch, "tpcc --tables row,row"), 1, &["--tables", "row"]);
+    complains(&run(&scratch, "tpcc --mysql /s --log-device l"), 1, &["log device"]);
+    complains(&run(&scratch, "tpcc --mysql /s --password-file no/where"), 1, &["no/where"]);
+    complains(&run(&scratch, "iobench --log-device l --size 64M"), 1, &["log device"]);
+    complains(&run(&scratch, "linkbench --log-device l --trace t --size 64M"), 1, &["log device", "--trace"]);
     assert_eq!(fs::read_dir(scratch.path(".")).unwrap().count(), 0, "nothing is left behind");
 }
 

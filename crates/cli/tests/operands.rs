@@ -3,7 +3,10 @@
 use std::{
     fs,
     io::Write,
-    os::unix::fs::{MetadataExt, symlink},
+    os::unix::{
+        fs::{MetadataExt, symlink},
+        process::ExitStatusExt,
+    },
     process::{Child, Output, Stdio},
     time::Duration,
 };
@@ -202,4 +205,24 @@ fn slashes_and_dots_mean_directories() {
         fails(&scratch, arguments, "remove");
     }
     assert_eq!(cat(&scratch, "store:/d/../d/./file"), "text");
+}
+
+#[test]
+fn an_output_that_takes_no_more_is_told_of() {
+    let scratch = Scratch::new();
+    succeed(&scratch, "format store --size 64M");
+    fs::write(scratch.path("file"), vec![b'x'; 3 << 20]).unwrap();
+    fs::write(scratch.path("short"), "x").unwrap();
+    succeed(&scratch, "put file store:/file");
+    succeed(&scratch, "put short store:/short");
+    for arguments in ["cat store:/file", "cat store:/short", "ls store:", "info store", "check store"] {
+        let mut command = lacuna(&scratch);
+        let full = fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = command.args(arguments.split_whitespace()).stdout(full).output().unwrap();
+        said(arguments, &output, "standard output: ");
+    }
+    let mut command = lacuna(&scratch);
+    let mut cat = command.args(["cat", "store:/file"]).stdout(Stdio::piped()).spawn().unwrap();
+    drop(cat.stdout.take());
+    assert_eq!(cat.wait().unwrap().signal(), Some(Signal::PIPE.as_raw()));
 }

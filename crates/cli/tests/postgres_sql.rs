@@ -212,6 +212,14 @@ fn passwords_are_asked_for_and_sent_as_the_server_wants_them() {
         refused(&with("other"), &format!("password authentication failed for user \"{user}\""));
         refused(&with(""), &format!("asks for a password of user {user}"));
     }
+    // By what others do not see.
+    fs::write(scratch.path("password"), "p@ss w%rd\n").unwrap();
+    let plain =
+        format!("linkbench --verify-acks acks --postgres postgres://plain@/empty?host={}", cluster.address());
+    refused(&run(&scratch, &format!("{plain} --password-file password")), "holds no table empty.linktable");
+    let mut of_environment = lacuna(&scratch);
+    of_environment.args(plain.split_whitespace()).env("PGPASSWORD", "p@ss w%rd");
+    refused(&of_environment.output().unwrap(), "holds no table empty.linktable");
     let missing = format!("linkbench --verify-acks acks --database none --postgres {}", cluster.address());
     refused(&run(&scratch, &missing), "database \"none\" does not exist (SQLSTATE 3D000)");
 }

@@ -26,6 +26,8 @@ use lacuna_nvmfs::{
     posix::{Attr, FileKind, Posix},
 };
 
+use signal_hook::{consts::SIGPIPE, low_level::emulate_default_handler};
+
 use crate::{control, printable::one_line, say};
 use copy::{Copy, CopyOptions, Names};
 use ends::Operand;
@@ -233,9 +235,12 @@ pub(crate) fn cat(arguments: &CatArguments) -> Result<()> {
         loop {
             let bytes = posix.read(ino, offset, &mut piece).with_context(|| path.name())?;
             match out.write_all(&piece[..bytes]) {
-                // A reader that had enough is not an error.
-                Err(error) if error.kind() == ErrorKind::BrokenPipe => return stores.close(),
-                result => result?,
+                Err(error) if error.kind() == ErrorKind::BrokenPipe => {
+                    stores.close()?;
+                    // As cat(1): the pipeline tells whether its reader had all.
+                    return Ok(emulate_default_handler(SIGPIPE)?);
+                }
+                result => result.context("standard output")?,
             }
             if bytes < piece.len() {
                 break;
@@ -243,7 +248,7 @@ pub(crate) fn cat(arguments: &CatArguments) -> Result<()> {
             offset += bytes as u64;
         }
     }
-    out.flush()?;
+    out.flush().context("standard output")?;
     stores.close()
 }
 

@@ -20,7 +20,7 @@ pub(crate) use options::Arguments;
 use options::{conclude, settings};
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    let server = arguments.sql.server("linkbench");
+    let server = arguments.sql.server("linkbench")?;
     match (&arguments.verify_acks, &arguments.engine.store, &server) {
         (Some(log), Some(store), _) => return verify(arguments, log, store),
         (Some(log), None, Some(server)) => return sql::verify(log, server),

@@ -51,7 +51,7 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    let server = arguments.sql.server("tpcc");
+    let server = arguments.sql.server("tpcc")?;
     if arguments.verify || arguments.verify_acks.is_some() {
         let log = arguments.verify_acks.as_deref();
         return match (&arguments.engine.store, &server) {
