@@ -187,3 +187,26 @@ fn tables_have_keys_of_their_own() {
     refused(alone.output().unwrap(), "no key was given (--tables-key-file, ");
     assert!(good(run(&scratch, "check t --tables-key-file one")).contains("sound"));
 }
+
+#[test]
+fn a_copy_between_stores_has_a_key_for_each() {
+    let scratch = Scratch::new();
+    store(&scratch);
+    good(run(&scratch, "format other --size 64M --encrypt --key-file two"));
+    good(run(&scratch, "format open --size 64M"));
+    let name = "name-that-nobody-may-read";
+    let copy = |arguments: &str| run(&scratch, &format!("cp {arguments}"));
+    good(copy(&format!("s:/{name} other:/a --from-key-file one --to-key-file two")));
+    good(copy(&format!("s:/{name} other:/b --from-key-file one --key-file two")));
+    good(copy("other:/b s:/b --to-key-file one --key-command cat<two"));
+    good(copy("other:/a open:/a --from-key-file two"));
+    good(copy("open:/a s:/a --to-key-file one"));
+    for (path, key) in [("other:/a", "two"), ("other:/b", "two"), ("s:/a", "one"), ("s:/b", "one")] {
+        assert!(good(run(&scratch, &format!("cat {path} --key-file {key}"))).starts_with(MARK), "{path}");
+    }
+    refused(copy(&format!("s:/{name} other:/c --key-file two")), "s: ");
+    refused(copy(&format!("s:/{name} other:/c --from-key-file two --to-key-file two")), "s: ");
+    refused(copy(&format!("s:/{name} open:/c --from-key-file one --to-key-file two")), "open: ");
+    refused(copy(&format!("s:/{name} out --to-key-file one")), "out: not in a store, and needs no key");
+    assert!(!scratch.path("out").exists());
+}

@@ -28,7 +28,7 @@ use lacuna_nvmfs::{
 
 use signal_hook::{consts::SIGPIPE, low_level::emulate_default_handler};
 
-use crate::{control, printable::one_line, say};
+use crate::{control, keys::CopyKeyArguments, printable::one_line, say};
 use copy::{Copy, CopyOptions, Names};
 use ends::Operand;
 use opened::{End, Named, OpenStores, StorePath, check_no_store_is_meant, check_outside};
@@ -108,6 +108,8 @@ pub(crate) struct CopyArguments {
     /// Keep set-user-id and set-group-id bits, and security and trusted attributes: of a store that you trust
     #[arg(long)]
     privileged: bool,
+    #[command(flatten)]
+    keys: CopyKeyArguments,
 }
 
 pub(crate) fn list(arguments: &ListArguments) -> Result<()> {
@@ -268,13 +270,13 @@ pub(crate) fn get(arguments: &GetArguments) -> Result<()> {
 
 pub(crate) fn copy(arguments: &CopyArguments) -> Result<()> {
     let stores = OpenStores::writable();
-    let operand = |path| match stores.parse_any(path)? {
+    let operand = |path, key| match stores.parse_any_with(path, key)? {
         Some(inside) => anyhow::Ok(Operand::Inside(inside)),
         None => check_outside(path).map(|()| Operand::Outside(PathBuf::from(path))),
     };
-    let to = operand(&arguments.to)?;
+    let to = operand(&arguments.to, arguments.keys.to()?)?;
     stores.read_the_rest();
-    let from = operand(&arguments.from)?;
+    let from = operand(&arguments.from, arguments.keys.from()?)?;
     if !from.is_inside() && !to.is_inside() {
         check_no_store_is_meant(&arguments.to)?;
     }

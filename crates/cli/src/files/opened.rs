@@ -9,12 +9,13 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
+use lacuna_ftl::Secret;
 use lacuna_nvmfs::{
     Ino, Nvmfs, OpenedVfs, VfsOptions,
     posix::{FileKind, Posix},
 };
 
-use crate::keys::open_vfs;
+use crate::keys::{open_vfs, open_vfs_with};
 
 use crate::log_device;
 
@@ -22,21 +23,33 @@ use crate::log_device;
 pub(super) struct OpenStores {
     /// Those that are opened from now on.
     read_only: Cell<bool>,
+    /// The key of the next one that is opened, if it has its own.
+    key: RefCell<Option<Secret>>,
     stores: RefCell<Vec<(PathBuf, Arc<Nvmfs>)>>,
 }
 
 impl OpenStores {
     pub(super) fn read_only() -> OpenStores {
-        OpenStores { read_only: Cell::new(true), stores: RefCell::default() }
+        OpenStores { read_only: Cell::new(true), key: RefCell::default(), stores: RefCell::default() }
     }
 
     pub(super) fn writable() -> OpenStores {
-        OpenStores { read_only: Cell::new(false), stores: RefCell::default() }
+        OpenStores { read_only: Cell::new(false), ..OpenStores::read_only() }
     }
 
     /// What is not open yet is only read.
     pub(super) fn read_the_rest(&self) {
         self.read_only.set(true);
+    }
+
+    /// `STORE:PATH`, with the key of that store, or none if no file has the name before a colon.
+    pub(super) fn parse_any_with(&self, text: &Path, key: Option<Secret>) -> Result<Option<StorePath>> {
+        self.key.replace(key);
+        let path = self.parse_any(text)?;
+        if path.is_none() && self.key.take().is_some() {
+            bail!("{}: not in a store, and needs no key", text.display());
+        }
+        Ok(path)
     }
 
     /// `STORE:PATH`.
@@ -62,7 +75,11 @@ impl OpenStores {
             return Ok(Arc::clone(fs));
         }
         let options = VfsOptions { read_only: self.read_only.get(), ..log_device::vfs_options() };
-        match open_vfs(store, &options)? {
+        let opened = match self.key.take() {
+            Some(secret) => open_vfs_with(store, &options, secret)?,
+            None => open_vfs(store, &options)?,
+        };
+        match opened {
             OpenedVfs::Store(fs) => {
                 stores.push((key, Arc::clone(&fs)));
                 Ok(fs)

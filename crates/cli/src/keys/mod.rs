@@ -69,6 +69,53 @@ pub(crate) struct NewKeyArguments {
     label: String,
 }
 
+/// Where the keys of the two stores of a copy come from, if not from the same place
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct CopyKeyArguments {
+    /// The key of the store that is copied from is the content of this file; that of the other one comes as usual
+    #[arg(long, value_name = "FILE", help_heading = "Keys")]
+    from_key_file: Option<PathBuf>,
+    /// It is what this command, run by sh, writes to its standard output
+    #[arg(long, value_name = "COMMAND", help_heading = "Keys")]
+    from_key_command: Option<String>,
+    /// It is what can be read from this descriptor
+    #[arg(long, value_name = "NUMBER", help_heading = "Keys")]
+    from_key_fd: Option<RawFd>,
+    /// The key of the store that is copied to is the content of this file
+    #[arg(long, value_name = "FILE", help_heading = "Keys")]
+    to_key_file: Option<PathBuf>,
+    /// It is what this command, run by sh, writes to its standard output
+    #[arg(long, value_name = "COMMAND", help_heading = "Keys")]
+    to_key_command: Option<String>,
+    /// It is what can be read from this descriptor
+    #[arg(long, value_name = "NUMBER", help_heading = "Keys")]
+    to_key_fd: Option<RawFd>,
+}
+
+impl CopyKeyArguments {
+    /// The key of the store that is copied from, if it is named.
+    pub(crate) fn from(&self) -> Result<Option<Secret>> {
+        let found = read_one(
+            "--from-key",
+            self.from_key_file.as_deref(),
+            self.from_key_command.as_deref(),
+            self.from_key_fd,
+        )?;
+        Ok(found.map(|(secret, _)| secret))
+    }
+
+    /// The key of the store that is copied to, if it is named.
+    pub(crate) fn to(&self) -> Result<Option<Secret>> {
+        let found = read_one(
+            "--to-key",
+            self.to_key_file.as_deref(),
+            self.to_key_command.as_deref(),
+            self.to_key_fd,
+        )?;
+        Ok(found.map(|(secret, _)| secret))
+    }
+}
+
 /// The key that the command line names.
 static GIVEN: Mutex<Option<(Secret, KeySource)>> = Mutex::new(None);
 
@@ -250,6 +297,12 @@ pub(crate) fn open_vfs(path: &Path, options: &VfsOptions) -> Result<OpenedVfs, E
         let options = VfsOptions { options: with_key(options.options.clone(), key), ..options.clone() };
         lacuna_nvmfs::open_vfs(path, &options)
     })
+}
+
+/// The same with a key of its own.
+pub(crate) fn open_vfs_with(path: &Path, options: &VfsOptions, secret: Secret) -> Result<OpenedVfs, Error> {
+    let keyed = with_key(options.options.clone(), Key::Secret(secret));
+    lacuna_nvmfs::open_vfs(path, &VfsOptions { options: keyed, ..options.clone() })
 }
 
 /// As [`lacuna_nvmfs::salvage_store`], with the store's key.
