@@ -4,7 +4,7 @@ use std::{
     cell::RefCell,
     ffi::OsStr,
     io,
-    os::unix::ffi::OsStrExt,
+    os::{fd::AsFd, unix::ffi::OsStrExt},
     path::Path,
     sync::{Arc, OnceLock},
     time::{Duration, SystemTime, UNIX_EPOCH},
@@ -27,7 +27,7 @@ use super::{
     BACKGROUND_MAX, COPY_BYTES_MAX, MountOptions, REQUEST_BYTES_MAX, STATFS_BLOCK_BYTES, Session, TTL,
     Transport, Unmounter,
     invalidator::Invalidator,
-    kernel_mount::{AbortOnDrop, KernelMount},
+    kernel_mount::{AbortOnDrop, KernelMount, ending},
     ttl_of_attr,
 };
 use crate::{
@@ -151,7 +151,12 @@ impl Session for FuserSession {
     }
 
     fn serve(self: Box<Self>) -> io::Result<()> {
-        let served = self.session.run();
+        let device = self.session.as_fd().try_clone_to_owned()?;
+        // Each thread returns what its last read of the device has.
+        let served = self.session.run().or_else(|error| match Os::from_io_error(&error) {
+            Some(read) => Ok(ending(device.as_fd(), read)?),
+            None => Err(error),
+        });
         drop(self.mount);
         self.service.unmounted();
         served

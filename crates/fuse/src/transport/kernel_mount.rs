@@ -5,7 +5,7 @@ use std::{
     fs::File,
     io::{self, Write},
     os::{
-        fd::{AsFd, AsRawFd},
+        fd::{AsFd, AsRawFd, BorrowedFd},
         unix::fs::MetadataExt,
     },
     path::{Path, PathBuf},
@@ -15,13 +15,17 @@ use std::{
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fs::{AtFlags, CWD, StatxFlags, statx},
+    io::Errno as Os,
     mount::{MountFlags, UnmountFlags, mount, unmount},
     process::{getgid, getuid},
 };
 
-use super::MountOptions;
+use super::{MountOptions, READ_BYTES};
 
 const DEVICE: &str = "/dev/fuse";
+
+/// How long the kernel may take to end a connection, once it has begun to.
+const ENDING: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 
 /// A mount, which does not end with this ([`AbortOnDrop`]): where the device is closed it is dead.
 #[derive(Clone, Debug)]
@@ -90,9 +94,7 @@ impl KernelMount {
 
     /// Whether the mount has ended, and all that was open there.
     fn is_gone(&self) -> io::Result<bool> {
-        let mut device = [PollFd::from_borrowed_fd(self.device.as_fd(), PollFlags::empty())];
-        poll(&mut device, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))?;
-        Ok(device[0].revents().contains(PollFlags::ERR))
+        Ok(has_ended(self.device.as_fd(), Timespec { tv_sec: 0, tv_nsec: 0 })?)
     }
 
     /// Whether it is the one that the directory shows: if it is detached, another may be mounted there.
@@ -118,6 +120,29 @@ fn mounted_on(dir: &Path) -> io::Result<(Option<u64>, u32)> {
     Ok((is_told.then_some(found.stx_mnt_id), found.stx_dev_minor))
 }
 
+/// Whether the connection of a device ends within this time.
+fn has_ended(device: BorrowedFd<'_>, within: Timespec) -> Result<bool, Os> {
+    let mut device = [PollFd::from_borrowed_fd(device, PollFlags::empty())];
+    poll(&mut device, Some(&within))?;
+    Ok(device[0].revents().contains(PollFlags::ERR))
+}
+
+/// The end of a mount, of whose device a read has failed: an error unless it was unmounted. A request that the kernel
+/// was handing over when the connection ended fails the read with ECONNABORTED, whatever ended it. Only a read
+/// after the end tells.
+pub(super) fn ending(device: BorrowedFd<'_>, error: Os) -> Result<(), Os> {
+    ending_by(error, || match has_ended(device, ENDING) {
+        Ok(true) => rustix::io::read(device, &mut vec![0; READ_BYTES][..]).map(drop),
+        _ => Err(error),
+    })
+}
+
+/// See [`ending`].
+fn ending_by(error: Os, read_again: impl FnOnce() -> Result<(), Os>) -> Result<(), Os> {
+    let error = if error == Os::CONNABORTED { read_again().err().unwrap_or(error) } else { error };
+    if error == Os::NODEV { Ok(()) } else { Err(error) }
+}
+
 fn flags(options: &MountOptions) -> MountFlags {
     let MountOptions { read_only, dev, suid, exec, .. } = *options;
     [
@@ -129,4 +154,23 @@ fn flags(options: &MountOptions) -> MountFlags {
     .into_iter()
     .filter_map(|(is_set, flag)| is_set.then_some(flag))
     .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_looks_like_an_abort_is_one_only_if_the_next_read_says_so() {
+        const NEVER: Result<(), Os> = Err(Os::PERM);
+        for (error, again, expected) in [
+            (Os::NODEV, NEVER, Ok(())),
+            (Os::CONNABORTED, Err(Os::NODEV), Ok(())),
+            (Os::CONNABORTED, Err(Os::CONNABORTED), Err(Os::CONNABORTED)),
+            (Os::CONNABORTED, Ok(()), Err(Os::CONNABORTED)),
+            (Os::IO, NEVER, Err(Os::IO)),
+        ] {
+            assert_eq!(ending_by(error, || again), expected, "{error} {again:?}");
+        }
+    }
 }

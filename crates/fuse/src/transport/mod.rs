@@ -16,6 +16,9 @@ use crate::{
 
 /// Longest write, and read, in one request: the unit of atomicity through the mount.
 const REQUEST_BYTES_MAX: u32 = 1 << 20;
+/// Space for a request: the data of a write, and beside that as much as any known request needs. The kernel reads
+/// nothing into less.
+const READ_BYTES: usize = REQUEST_BYTES_MAX as usize + 4096;
 /// Asynchronous requests that the kernel has under way at once.
 const BACKGROUND_MAX: u16 = 256;
 /// How long names and attributes stay in the kernel. Nothing changes them but the kernel itself.

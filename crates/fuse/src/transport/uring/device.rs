@@ -4,6 +4,7 @@ use std::{
     fs::File,
     io::{self, IoSlice},
     ops::Range,
+    os::fd::AsFd,
     path::Path,
 };
 
@@ -19,14 +20,14 @@ use crate::{
     PageCache, Service,
     service::Errno,
     transport::{
-        BACKGROUND_MAX, MountOptions, REQUEST_BYTES_MAX, invalidator::Invalidator, kernel_mount::KernelMount,
+        BACKGROUND_MAX, MountOptions, READ_BYTES, REQUEST_BYTES_MAX,
+        invalidator::Invalidator,
+        kernel_mount::{KernelMount, ending},
     },
 };
 
 /// Unit of [`InitOut`]'s `max_pages`.
 const PAGE_BYTES: u32 = 4096;
-/// Space beside the data of a write: as much as any known request needs.
-const HEADERS_BYTES_MAX: usize = 4096;
 
 /// Capabilities to request from the kernel, where it offers them.
 const CAPABILITIES: u64 = init::ASYNC_READ
@@ -77,7 +78,7 @@ impl Mounted {
 
     /// Answers the kernel's first request.
     pub(super) fn shake_hands(&self, cache: PageCache) -> io::Result<()> {
-        let mut buffer = vec![0; REQUEST_BYTES_MAX as usize + HEADERS_BYTES_MAX];
+        let mut buffer = vec![0; READ_BYTES];
         let bytes = retry(|| rustix::io::read(&self.device, &mut buffer))?;
         let (header, init) = InHeader::read_from_prefix(&buffer[..bytes])
             .ok()
@@ -102,12 +103,12 @@ impl Mounted {
 
     /// Serves requests that come through the device until the mount ends; an error where it was aborted.
     pub(super) fn serve(&self, service: &Service, invalidator: &Invalidator) -> io::Result<()> {
-        let mut buffer = vec![0; REQUEST_BYTES_MAX as usize + HEADERS_BYTES_MAX];
+        let mut buffer = vec![0; READ_BYTES];
         let mut out = vec![0; REQUEST_BYTES_MAX as usize];
         loop {
             let bytes = match retry(|| rustix::io::read(&self.device, &mut buffer)) {
-                Err(Os::NODEV) => return Ok(()),
-                read => read?,
+                Err(error) => return Ok(ending(self.device.as_fd(), error)?),
+                Ok(bytes) => bytes,
             };
             let (header, argument, payload) = request::split(&buffer[..bytes])
                 .ok_or_else(|| io::Error::other("a request that is shorter than it says"))?;
