@@ -78,6 +78,7 @@ fn what_was_looked_up_can_be_used_though_it_is_replaced() {
         let end = Instant::now() + Duration::from_secs(1);
         while Instant::now() < end {
             let found = service.lookup(ROOT, b"a").expect("is always there");
+            assert!(!found.is_damaged);
             let number = Service::number(found.attr.ino);
             use_file(&service, number);
             service.forget(number, 1);

@@ -10,8 +10,12 @@
 //!    entry that was read, with no lock held, is kept only if the directory has not changed since before the read.
 //! 2. There are at most [`ENTRIES_MAX`], about 8 MB; those that came first go first.
 //!
-//! **Locks.** One, held for moments, behind all others but a directory's `changes`, which is taken under it. The order
-//! of count and note is that of `read_ahead/mod.rs`, with the same argument.
+//! 3. A search that knows of a change, because it obtained the number of changes after that, gets no entry from before
+//!    it: it would not notice that the entry is old. So the change is counted in `changes` and noted here in one step,
+//!    with the table locked.
+//!
+//! **Locks.** One, held for moments, behind all others but a directory's `changes`, which is taken under it. For a change
+//! and an entry that is read at the same time, either the entry sees the count or the change sees the entry.
 //!
 //! **Crash.** Nothing here is persistent.
 
@@ -96,11 +100,19 @@ impl KnownEntries {
     }
 
     /// Notes that these buckets of a directory, which is locked, now hold no entry, or that one of them holds this one.
-    pub(super) fn note(&self, directory: FileId, buckets: &Range<u64>, entry: Option<&Dirent>) {
+    /// `count` counts that as a change of the directory.
+    pub(super) fn note(
+        &self,
+        directory: FileId,
+        buckets: &Range<u64>,
+        entry: Option<&Dirent>,
+        count: impl FnOnce(),
+    ) {
+        let mut table = self.0.lock();
+        count();
         if is_broken(Rule::KnownEntriesNoted) {
             return;
         }
-        let mut table = self.0.lock();
         for bucket in buckets.clone() {
             match entry {
                 Some(entry) => table.insert((directory, bucket), entry),
@@ -162,7 +174,7 @@ mod tests {
     fn the_newest_stay_and_memory_follows_their_number() {
         let known = KnownEntries::default();
         let (directory, other) = (FileId(7), FileId(8));
-        let note = |number: u64| known.note(directory, &(number..number + 1), Some(&entry(number)));
+        let note = |number: u64| known.note(directory, &(number..number + 1), Some(&entry(number)), || {});
         let more = 1000;
         (0..ENTRIES_MAX as u64 + more).for_each(note);
         assert!(known.get(directory, Bucket(more - 1)).is_none());
@@ -172,7 +184,7 @@ mod tests {
         assert_eq!((found.kind(), found.hash()), (expected.kind(), expected.hash()));
         assert_eq!(found.name(), expected.name());
         assert!(known.get(other, Bucket(more)).is_none());
-        known.note(directory, &(0..2 * ENTRIES_MAX as u64), None);
+        known.note(directory, &(0..2 * ENTRIES_MAX as u64), None, || {});
         let table = known.0.lock();
         assert!(table.entries.is_empty() && table.entries.capacity() <= SPARE_FACTOR * SMALL);
         assert!(table.queue.capacity() <= SPARE_FACTOR * SMALL, "{}", table.queue.capacity());
@@ -182,9 +194,27 @@ mod tests {
     fn what_comes_and_goes_leaves_no_keys_behind() {
         let known = KnownEntries::default();
         for number in 0..100_000 {
-            known.note(FileId(7), &(number..number + 1), Some(&entry(number)));
-            known.note(FileId(7), &(number..number + 1), None);
+            known.note(FileId(7), &(number..number + 1), Some(&entry(number)), || {});
+            known.note(FileId(7), &(number..number + 1), None, || {});
         }
         assert!(known.0.lock().queue.len() <= 2 * SMALL);
+    }
+    #[test]
+    fn a_search_that_sees_a_change_counted_gets_no_older_entry() {
+        let known = KnownEntries::default();
+        let (directory, bucket) = (FileId(7), Bucket(1));
+        for round in 0..100 {
+            known.note(directory, &(1..2), Some(&entry(round)), || {});
+            std::thread::scope(|scope| {
+                let mut search = None;
+                known.note(directory, &(1..2), Some(&entry(round + 1)), || {
+                    search =
+                        Some(scope.spawn(|| known.get(directory, bucket).expect("it is kept").generation()));
+                    std::thread::sleep(std::time::Duration::from_millis(1));
+                });
+                let found = search.expect("it was counted").join().unwrap();
+                assert_eq!(found, entry(round + 1).generation());
+            });
+        }
     }
 }

@@ -196,8 +196,8 @@ impl Names {
         if matches!(applied, Attempt::Done(())) {
             for (ino, buckets, entry) in &update.buckets {
                 let directory = locked.node(*ino);
-                directory.note_buckets(buckets.clone());
-                self.known.note(directory.file_id(), buckets, entry.as_deref());
+                let count = || directory.note_buckets(buckets.clone());
+                self.known.note(directory.file_id(), buckets, entry.as_deref(), count);
                 self.ahead.note(directory.file_id(), buckets, entry.as_deref().map(Listed::new).as_ref());
             }
         }
