@@ -14,7 +14,7 @@ use lacuna_device::{BlockDevice, Error as DeviceError};
 use lacuna_ftl::{self as ftl, Work};
 use lacuna_nvmfs::{
     CheckDepth, Error, Ino, Nvmfs, Options, Seq,
-    posix::{Caller, WriteOptions, XattrMode},
+    posix::{Caller, Posix, Rename, WriteOptions, XattrMode},
 };
 use lacuna_sim::{CutTally, SeededRng, SimDevice, for_each_seed};
 
@@ -259,6 +259,57 @@ fn a_cut_among_many_threads_leaves_order() {
             Driver::new(vfs.posix()).snapshot().unwrap();
         }
     });
+}
+
+/// The map has a batch that the device refused, and the inodes in memory do not: what they say of each other is no damage.
+#[test]
+fn a_batch_that_fails_is_not_reported_as_damage() {
+    type Change = fn(&Posix, Ino, u8) -> lacuna_nvmfs::Result<()>;
+    type See = fn(&Posix, Ino) -> lacuna_nvmfs::Result<()>;
+    /// Has inodes read again.
+    fn use_others(fs: &Posix) {
+        for number in (0..8).cycle().take(80) {
+            let _ = fs.lookup(Ino::ROOT, &[b'0' + number]);
+        }
+    }
+    fn make_and_remove(fs: &Posix) -> lacuna_nvmfs::Result<()> {
+        fs.mknod(Ino::ROOT, b"new", 0o100_600, 0, Caller::default())?;
+        fs.unlink(Ino::ROOT, b"new").map(drop)
+    }
+    let cases: [(&str, Change, See); 3] = [
+        (
+            "setxattr",
+            |fs, file, round| {
+                fs.setxattr(file, b"user.x", &vec![round; 400 * usize::from(1 + round % 4)], XattrMode::Set)
+            },
+            |fs, file| fs.getxattr(file, b"user.x").map(drop),
+        ),
+        ("lookup", |fs, _, _| make_and_remove(fs), |fs, _| fs.lookup(Ino::ROOT, b"new").map(drop)),
+        (
+            "rename",
+            |fs, _, _| make_and_remove(fs),
+            |fs, _| fs.rename(Ino::ROOT, b"new", Ino::ROOT, b"newer", Rename::Replace).map(drop),
+        ),
+    ];
+    for (what, change, see) in cases {
+        for seed in 1..=40 {
+            let device = formatted(seed);
+            let vfs = open(&device).unwrap();
+            let fs = vfs.posix();
+            for number in 0..8 {
+                fs.mknod(Ino::ROOT, &[b'0' + number], 0o100_600, 0, Caller::default()).unwrap();
+            }
+            let file = fs.lookup(Ino::ROOT, b"0").unwrap().ino;
+            device.fail_writes_after(seed);
+            let failed = (0..=u8::MAX).cycle().find_map(|round| change(&fs, file, round).err());
+            assert!(device.is_failing(), "{what} {seed}: {failed:?}");
+            use_others(&fs);
+            if let Err(error) = see(&fs, file) {
+                let is_expected = is_power_cut(&error) || matches!(error, Error::Refused(_));
+                assert!(is_expected, "{what} {seed}: {error}, after {failed:?}");
+            }
+        }
+    }
 }
 
 /// A write reads the clock when the ftl has accepted its batch but the batch's number is not noted yet.

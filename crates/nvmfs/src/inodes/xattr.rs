@@ -18,7 +18,7 @@ impl Inodes {
             let read = self.volume.read_xattrs(&before);
             // They are read without a lock: a mix of two versions may look like damage.
             if inode()?.changes() == before.changes() {
-                return Ok((before, read?));
+                return Ok((before, read.map_err(|error| self.volume.found_damage(error))?));
             }
         }
     }

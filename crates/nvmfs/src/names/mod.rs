@@ -131,7 +131,7 @@ impl Names {
             });
             // An entry that was found was there; a missing or invalid one may have been changing.
             if found.is_ok() || reader.is_settled() {
-                return found;
+                return found.map_err(|error| self.inodes.volume().found_damage(error));
             }
         }
     }

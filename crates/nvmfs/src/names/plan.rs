@@ -183,7 +183,7 @@ impl Names {
             };
             drop(locked);
             match (planned, made) {
-                (Err(error), _) => Err(error),
+                (Err(error), _) => Err(self.inodes.volume().found_damage(error)),
                 (_, Some((_, done))) => Ok(applied.map(|()| done)),
                 (_, None) => Ok(Attempt::Changed),
             }

@@ -13,7 +13,7 @@ use std::{
 };
 
 use lacuna_device::SECTOR;
-use lacuna_ftl::{Ftl, Lba, Op, Stream};
+use lacuna_ftl::{self as ftl, Ftl, Lba, Op, Stream};
 
 pub use self::mkfs::FormatOptions;
 pub(crate) use self::{mkfs::format, xattr::StoredXattrs};
@@ -86,6 +86,18 @@ impl Volume {
     /// The error for a sector of `what` that is not what was written there.
     pub(crate) fn corrupt(&self, what: &(impl Display + ?Sized), sector: u64, reason: &'static str) -> Error {
         Error::Corrupt { store: self.name.clone(), what: what.to_string(), sector, reason }
+    }
+
+    /// The error for a search that ended in `error`, with none of the changes that it may have met under way. Once a
+    /// batch has failed, the map has it, and inodes in memory do not: that these contradict each other is no damage
+    /// then, and the failure is reported.
+    pub(crate) fn found_damage(&self, error: Error) -> Error {
+        match self.ftl.failure() {
+            Some(reason) if matches!(error, Error::Corrupt { .. }) => {
+                ftl::Error::Poisoned { device: self.name.clone(), reason }.into()
+            }
+            _ => error,
+        }
     }
 
     /// Reads the sector of an inode.
