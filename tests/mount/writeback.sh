@@ -165,7 +165,9 @@ content n "[ON]8192"
 # sync(2) and syncfs(2) hand all over; what is synced next makes it durable.
 says "open y $mnt/y wr,creat"
 has_come() { [ "$(metric write_bytes_total)" -ge $((before + 8192)) ]; }
-for how in sync "syncfs y"; do
+all=(sync)
+can_sync "sync(2)" || all=()
+for how in "${all[@]}" "syncfs y"; do
     before=$(metric write_bytes_total)
     says "write y 0 8192 Y" 8192
     says "$how"
