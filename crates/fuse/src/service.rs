@@ -29,7 +29,7 @@ use std::{
 
 use lacuna_nvmfs::{
     Ino, Nvmfs, Refusal, Timestamp,
-    posix::{AccessTimes, Allocate, Attr, Caller, FileKind, Posix, SetAttr, StatFs, WriteOptions, XattrMode},
+    posix::{AccessTimes, Allocate, Attr, Caller, FileKind, Posix, StatFs, WriteOptions, XattrMode},
 };
 use parking_lot::Mutex;
 use rustix::{fs::OFlags, io::Errno as Os};
@@ -62,9 +62,6 @@ const TRUSTED: &[u8] = b"trusted.";
 
 /// The extended attribute that is an access control list, part of whose entries are the mode's.
 const ACL: &[u8] = b"system.posix_acl_access";
-
-/// The bit of a mode.
-const SET_GID: u32 = 0o2000;
 
 /// How long a request that finds no space waits for removed inodes to be forgotten (invariant 3). The kernel has queued
 /// the forgets by then.
@@ -569,22 +566,26 @@ impl Service {
             return self.set_own_xattr(number, name, value, caller);
         }
         let ino = Self::ino(number)?;
-        if name == ACL {
-            self.checked("setxattr", number, self.drop_set_group_id(ino, caller, set_group_id))?;
-        }
+        let goes = match name == ACL {
+            true => self.checked("setxattr", number, self.takes_set_group_id(ino, caller, set_group_id))?,
+            false => false,
+        };
         let posix = self.posix_for(caller);
-        self.checked("setxattr", number, self.with_space(|| posix.setxattr(ino, name, value, mode)))
+        let set = self.with_space(|| match goes {
+            true => posix.setxattr_without_set_group_id(ino, name, value, mode),
+            false => posix.setxattr(ino, name, value, mode),
+        });
+        self.checked("setxattr", number, set)
     }
 
-    /// Takes set-group-id away before an access control list is set: the kernel leaves that to the file system.
-    fn drop_set_group_id(
+    /// Whether setting an access control list takes set-group-id away: the kernel leaves that to the file system.
+    fn takes_set_group_id(
         &self,
         ino: Ino,
         caller: Caller,
         set_group_id: SetGroupId,
-    ) -> lacuna_nvmfs::Result<()> {
+    ) -> lacuna_nvmfs::Result<bool> {
         let attr = self.posix.getattr(ino)?;
-        let perm = u32::from(attr.perm);
         let goes = match set_group_id {
             SetGroupId::Stays => false,
             SetGroupId::Goes => true,
@@ -592,11 +593,7 @@ impl Service {
                 caller.uid != 0 && attr.kind != FileKind::Directory && attr.gid != caller.gid
             }
         };
-        if !goes || perm & SET_GID == 0 || is_broken(Rule::ListsTakeSetGroupId) {
-            return Ok(());
-        }
-        let without = SetAttr { mode: Some(perm & !SET_GID), ..SetAttr::default() };
-        self.with_space(|| self.posix.setattr(ino, &without)).map(drop)
+        Ok(goes && !is_broken(Rule::ListsTakeSetGroupId))
     }
 
     /// Removes an extended attribute.

@@ -62,6 +62,11 @@ fn a_list_of_somebody_outside_of_the_group_takes_set_group_id() {
         assert_eq!(service.getattr(number).map(|attr| attr.perm), Ok(expected), "{set_group_id:?}");
     }
     assert_eq!(service.getxattr(file, ACL), Ok(acl(&LIST)), "a mode and a list agree");
+    // What is refused changes nothing.
+    service.setattr(file, &set_up).expect("changes");
+    let refused = service.setxattr(file, ACL, &acl(&LIST), XattrMode::Create, by(5, 7), Goes);
+    assert_eq!(refused, Err(errno(Os::EXIST)));
+    assert_eq!(service.getattr(file).map(|attr| attr.perm & 0o7000), Ok(0o2000));
 }
 
 #[test]

@@ -1,5 +1,8 @@
 use lacuna_device::{BlockDevice, MemDevice};
-use lacuna_nvmfs::{FormatOptions, Options, posix::Rename};
+use lacuna_nvmfs::{
+    FormatOptions, Options,
+    posix::{Rename, SetAttr},
+};
 
 use super::*;
 

@@ -46,11 +46,13 @@ fn check_name(name: &[u8]) -> Result<()> {
 }
 
 impl Data {
-    /// Changes the attributes of a node in one batch, together with those permissions that `change` returns.
+    /// Changes the attributes of a node in one batch, together with those permissions that `change` returns, and without
+    /// the bits `taken` of its mode.
     fn change_xattrs(
         &self,
         node: &Arc<Node>,
         privilege: Privilege,
+        taken: u32,
         change: impl Fn(&mut Xattrs) -> Result<Option<u32>>,
     ) -> Result<()> {
         loop {
@@ -72,6 +74,7 @@ impl Data {
                 let mut update = Update::new(self.inodes.now());
                 update.privilege = privilege;
                 update.set_xattrs(&mut inode, &bytes, Marks::of(&xattrs));
+                inode.set_permissions(inode.permissions() & !taken);
                 if let Some(permissions) = permissions {
                     inode.set_permissions(inode.permissions() & !RWX | permissions & RWX);
                 }
@@ -89,7 +92,7 @@ impl Data {
         if !node.live(|inode| inode.marks().capability).unwrap_or(false) {
             return Ok(());
         }
-        self.change_xattrs(node, Privilege::Root, |xattrs| {
+        self.change_xattrs(node, Privilege::Root, 0, |xattrs| {
             xattrs.remove(CAPABILITY);
             Ok(None)
         })
@@ -135,6 +138,7 @@ impl Data {
         value: &[u8],
         mode: XattrMode,
         privilege: Privilege,
+        taken: u32,
     ) -> Result<()> {
         check_name(name)?;
         if value.len() > XATTR_VALUE_BYTES_MAX {
@@ -145,7 +149,7 @@ impl Data {
         }
         let acl = if name == ACL { Acl::parse(value) } else { None };
         let node = self.inodes.node(ino)?;
-        self.change_xattrs(&node, privilege, |xattrs| {
+        self.change_xattrs(&node, privilege, taken, |xattrs| {
             let is_there = xattrs.insert(name.to_vec(), value.to_vec()).is_some();
             match mode {
                 XattrMode::Create if is_there => return Err(Refusal::Exists.into()),
@@ -162,7 +166,7 @@ impl Data {
     pub(crate) fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
         check_name(name)?;
         let node = self.inodes.node(ino)?;
-        self.change_xattrs(&node, Privilege::Root, |xattrs| match xattrs.remove(name) {
+        self.change_xattrs(&node, Privilege::Root, 0, |xattrs| match xattrs.remove(name) {
             Some(_) => Ok(None),
             None => Err(Refusal::NoAttribute.into()),
         })

@@ -20,6 +20,8 @@ const INLINE_TARGET_BYTES_MAX: u64 = 255;
 pub(crate) const LINKS_MAX: u32 = i32::MAX as u32;
 
 const PERMISSIONS: u32 = 0o7777;
+/// Set-group-id among the permissions.
+pub(crate) const SET_GID: u32 = 0o2000;
 /// The attributes lie in the region of attributes, not in the inode.
 const FLAG_XATTRS_OUTSIDE: u64 = 1;
 /// `security.capability` is among the attributes.
@@ -264,7 +266,6 @@ impl Inode {
     /// permission to execute it has no effect.
     pub(crate) fn drop_privileges(&mut self, caller: Caller) {
         const SET_UID: u32 = 0o4000;
-        const SET_GID: u32 = 0o2000;
         const GROUP_EXECUTES: u32 = 0o010;
         if self.is_directory() {
             return;

@@ -29,7 +29,7 @@ pub use compression::{Compression, UnknownCompression};
 #[cfg(any(test, feature = "fuzzing"))]
 use dirent::claims_tombstone;
 pub(crate) use dirent::{Bucket, Dirent, NAME_BYTES_MAX, Slot, Tombstone, is_name};
-pub(crate) use inode::{Inode, LINKS_MAX, TARGET_BYTES_MAX};
+pub(crate) use inode::{Inode, LINKS_MAX, SET_GID, TARGET_BYTES_MAX};
 pub(crate) use kind::Privilege;
 pub use kind::{Caller, FileKind};
 pub use limits::Limits;

@@ -13,7 +13,7 @@ use crate::{
     error::{Refusal, Result, is_stale},
     format::{
         ACL, Acl, Bucket, Caller, Compression, DEFAULT_ACL, FileKind, Ino, Inode, LINKS_MAX, Marks,
-        Privilege, TARGET_BYTES_MAX, Timestamp, XATTR_BYTES_MAX, Xattrs, encode_xattrs,
+        Privilege, SET_GID, TARGET_BYTES_MAX, Timestamp, XATTR_BYTES_MAX, Xattrs, encode_xattrs,
     },
     inodes::{Inodes, Locked, Node, Update},
     mutant::{Rule, is_broken},
@@ -39,8 +39,6 @@ pub(crate) struct NewInode<'a> {
     /// [`Names::link`] may give it its first name, if it is made without one.
     pub(crate) may_be_named: bool,
 }
-
-const SET_GID: u32 = 0o2000;
 
 /// The number of an inode to be made: kept when the directory changes meanwhile and the operation is planned again.
 #[derive(Default)]

@@ -27,7 +27,7 @@ use lacuna_ftl::Room;
 use crate::{
     data::Data,
     error::{Refusal, Result},
-    format::{Compression, Ino, Privilege},
+    format::{Compression, Ino, Privilege, SET_GID},
     inodes::{Author, Inodes},
     mutant::{Rule, is_broken},
     names::{Names, NewInode, RenameEnd},
@@ -535,7 +535,19 @@ impl Posix {
     /// [`Refusal::Exists`], [`Refusal::NoAttribute`], [`Refusal::AttributeName`],
     /// [`Refusal::AttributeTooLarge`], [`Refusal::NoSpace`], [`Refusal::NotSupported`].
     pub fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
-        self.layers.data.setxattr(ino, name, value, mode, self.privilege)
+        self.layers.data.setxattr(ino, name, value, mode, self.privilege, 0)
+    }
+
+    /// As [`Posix::setxattr`], and takes set-group-id away in the same batch: for an access control list that somebody
+    /// sets who is neither privileged nor in the group.
+    pub fn setxattr_without_set_group_id(
+        &self,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Result<()> {
+        self.layers.data.setxattr(ino, name, value, mode, self.privilege, SET_GID)
     }
 
     /// Removes an attribute.
