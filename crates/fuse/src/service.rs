@@ -9,8 +9,7 @@
 //! 2. Each answer that names an inode to the kernel counts as a look-up of it, and the kernel forgets as many: an inode
 //!    that it knows stays, with or without a name, as if it were open. It may be about to be opened, a process's
 //!    working directory, or held by a handle of `O_PATH`, and Linux requires that all of these stay usable. Not counted
-//!    are `.` and `..` in a listing, which the kernel does not count either, and damaged inodes, of which only a name
-//!    is known.
+//!    are `.` and `..` in a listing, which the kernel does not count either.
 //! 3. The kernel forgets a removed inode after it has answered the removal. So a request that finds no space waits a
 //!    moment for recently removed inodes to be freed, then tries once more.
 //! 4. Where the kernel writes back, it alone knows how long files are, when they were changed, and where they have data

@@ -1,6 +1,6 @@
 //! The features that a mount adds to the file system, tested without a mount.
 
-use std::{num::NonZeroU64, sync::Arc, thread, time::Duration};
+use std::{cell::Cell, num::NonZeroU64, sync::Arc, thread, time::Duration};
 
 use lacuna_device::{BlockDevice, MemDevice};
 use lacuna_ftl::{Lba, Op, Stream};
@@ -367,6 +367,33 @@ fn a_damaged_file_is_found_and_can_be_removed_and_a_directory_cannot() {
     });
     assert_eq!(service.lookup(ROOT, b"directory"), Err(Os::IO.into()));
     assert_eq!(service.rmdir(ROOT, b"directory"), Err(Os::IO.into()));
+}
+
+/// The kernel counts an inode as looked up, whether it could be read or not.
+#[test]
+fn a_file_that_could_not_be_read_for_a_while_stays_until_it_is_forgotten() {
+    let good = Cell::new([0; 512]);
+    let at = Cell::new(Lba(0));
+    let service = damaged(|fs| {
+        at.set(Lba((1 << 36) + fs.posix().lookup(Ino::ROOT, b"file 150").expect("is there").ino.number()));
+        let mut bytes = [0; 512];
+        fs.ftl().read(at.get(), &mut bytes).expect("reads");
+        good.set(bytes);
+        at.get()
+    });
+    let found = service.lookup(ROOT, b"file 150").expect("is found");
+    let (all, _) = listed(&service, 1000);
+    assert!(found.is_damaged && all.iter().filter(|named| named.found.is_damaged).count() == 1);
+    let sector = good.get();
+    let again = [Op::Write { lba: at.get(), data: &sector }];
+    service.fs().ftl().write_batch(&again, Stream::Data).expect("writes");
+    let number = Service::number(found.attr.ino);
+    assert!(!service.lookup(ROOT, b"file 150").expect("is found").is_damaged);
+    service.unlink(ROOT, b"file 150").expect("removes");
+    service.forget(number, 2);
+    assert!(service.getattr(number).is_ok(), "it was looked up three times");
+    service.forget(number, 1);
+    assert_eq!(service.getattr(number), Err(Os::STALE.into()));
 }
 
 #[test]

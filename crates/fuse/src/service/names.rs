@@ -26,7 +26,10 @@ impl Service {
         match looked_up {
             Err(errno) if errno == Os::IO.into() => match self.posix.entry(directory, name) {
                 Ok((_, FileKind::Directory)) | Err(_) => Err(errno),
-                Ok((ino, kind)) => Ok(Found { attr: unknown(ino, kind), is_damaged: true }),
+                Ok((ino, kind)) => {
+                    self.posix.count_unreadable(ino);
+                    Ok(Found { attr: unknown(ino, kind), is_damaged: true })
+                }
             },
             other => other.map(|attr| Found { attr, is_damaged: false }),
         }
@@ -225,10 +228,14 @@ impl Service {
                     Ok(attr) => Found { attr, is_damaged: false },
                     // Removed since.
                     Err(errno) if errno == Os::STALE.into() || errno == Os::NOENT.into() => continue,
-                    Err(_) => Found { attr: unknown(ino, kind), is_damaged: true },
+                    Err(_) => {
+                        if is_counted {
+                            self.posix.count_unreadable(ino);
+                        }
+                        Found { attr: unknown(ino, kind), is_damaged: true }
+                    }
                 };
                 gave_any = true;
-                let is_counted = is_counted && !found.is_damaged;
                 if !entry(NamedAttr { name, found, next }) {
                     if is_counted {
                         self.forget(number, 1); // the kernel does not hear of it now

@@ -121,6 +121,11 @@ impl Inodes {
         attr
     }
 
+    /// See [`crate::posix::Posix::count_unreadable`].
+    pub(crate) fn count_unreadable(&self, ino: Ino) {
+        self.nodes.get_or_insert(ino).with_record(|| self.lookups.add(ino));
+    }
+
     /// Attributes of an inode after the change whose result is `changed`. The inode may be gone, or its allocation
     /// unreadable: that is no error of the change, which is done.
     pub(crate) fn attr_after(&self, node: &Node, changed: &Inode) -> Attr {

@@ -10,7 +10,8 @@
 //!
 //! **References to an inode.** Its names (`nlink`), its openings (`opens` of its node), and its count here. The
 //! operation that removes the last of them frees the inode.
-//! 1. A count rises only with the `record` of the inode's node held, shared or alone, and the inode live. So a thread
+//! 1. A count rises only with the `record` of the inode's node held, shared or alone, and the inode live or not
+//!    readable. So a thread
 //!    that holds `record` alone and finds no count may free the inode: no count can reappear.
 //! 2. An operation that holds `record` alone and finds a count leaves the inode as an orphan and marks the count, both
 //!    at once: the operation that removes a marked count frees the inode. It holds no lock in between, so it checks

@@ -129,6 +129,13 @@ impl Posix {
         self.layers.inodes.attr_looked_up(&*self.layers.inodes.node(ino)?)
     }
 
+    /// Counts a look-up of an inode that a name stands for, and that cannot be read: a kernel knows it all the same.
+    pub fn count_unreadable(&self, ino: Ino) {
+        if self.counts_lookups {
+            self.layers.inodes.count_unreadable(ino);
+        }
+    }
+
     /// Waits until an inode is freed because it was forgotten, at most until `timeout` after one last lost its last
     /// name. So a caller that finds no space can wait for inodes that a kernel is about to forget. False if there was
     /// nothing to wait for.
