@@ -164,7 +164,7 @@ impl Inodes {
         if stays(live(&record)?) {
             return Ok(Held::Within { target, record: RwLockWriteGuard::downgrade(record), under_way });
         }
-        let mut next = node.with_times(&record).ok_or(Refusal::Stale)?;
+        let mut next = node.to_be_changed(&record).ok_or(Refusal::Stale)?;
         next.set_size(next.size().max(*end));
         if let Some(caller) = *kill_privileges {
             next.drop_privileges(caller);

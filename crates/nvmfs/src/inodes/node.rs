@@ -102,12 +102,14 @@ struct Times {
     modified: Timestamp,
     changed: Timestamp,
     is_dirty: bool,
+    /// `accessed` as the newest change of the inode found it. Readers, who hold no `record`, move it meanwhile.
+    accessed_before: Timestamp,
 }
 
 impl Times {
     fn stored(inode: &Inode) -> Times {
         let (accessed, modified, changed) = inode.times();
-        Times { accessed, modified, changed, is_dirty: false }
+        Times { accessed, modified, changed, is_dirty: false, accessed_before: accessed }
     }
 
     /// Whether a read at `now` updates the time of access under `relatime`: if nothing was read since the last change,
@@ -318,6 +320,14 @@ impl Node {
         Some(inode)
     }
 
+    /// As [`Node::with_times`], for a change of the inode that [`Nodes::store`] ends. Called with `record` held alone.
+    pub(super) fn to_be_changed(&self, record: &Record) -> Option<Inode> {
+        let mut times = self.times.lock();
+        times.accessed_before = times.accessed;
+        drop(times);
+        self.with_times(record)
+    }
+
     /// Whether a read at `now` updates the time of access under `relatime`.
     pub(super) fn is_access_due(&self, now: Timestamp) -> bool {
         self.times.lock().is_access_due(now)
@@ -397,9 +407,13 @@ impl Nodes {
     }
 
     /// Takes over a version of the inode that is already in the ftl. Called with `record`, its own, held alone.
-    pub(super) fn store(&self, node: &Node, record: &mut Record, inode: Inode) {
+    pub(super) fn store(&self, node: &Arc<Node>, record: &mut Record, inode: Inode) {
         let mut times = node.times.lock();
-        if std::mem::replace(&mut *times, Times::stored(&inode)).is_dirty {
+        let before = std::mem::replace(&mut *times, Times::stored(&inode));
+        if before.is_dirty && before.accessed != before.accessed_before {
+            // It was read since the change began: that waits to be stored, as it did.
+            (times.accessed, times.is_dirty) = (before.accessed, true);
+        } else if before.is_dirty {
             self.forget_times(node.ino);
         }
         drop(times);
@@ -544,5 +558,31 @@ impl Table {
                 self.queue.push_back(ino);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_read_beside_a_change_keeps_its_time() {
+        let at = |seconds| Timestamp { seconds, nanoseconds: 0 };
+        let nodes = Nodes::new(8);
+        let node = nodes.get_or_insert(Ino::FIRST);
+        let mut record = node.record.write();
+        node.load(&mut record, Inode::new(Ino::FIRST, 1, 0o100_644, at(1)), Seq(1));
+        let read = |seconds| nodes.touch(&node, Touch::Read { is_strict: true }, at(seconds));
+        let accessed = |record: &Record| node.with_times(record).expect("it is loaded").times().0;
+        read(2);
+        let mut next = node.to_be_changed(&record).expect("it is loaded");
+        read(3);
+        nodes.store(&node, &mut record, next);
+        assert_eq!((accessed(&record), nodes.dirty_count(), node.has_times_to_store()), (at(3), 1, true));
+        // A change that sets the time, with no read beside it.
+        next = node.to_be_changed(&record).expect("it is loaded");
+        next.set_times((at(0), at(4), at(4)));
+        nodes.store(&node, &mut record, next);
+        assert_eq!((accessed(&record), nodes.dirty_count(), node.has_times_to_store()), (at(0), 0, false));
     }
 }

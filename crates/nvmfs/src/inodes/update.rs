@@ -55,7 +55,7 @@ impl<'a> Locked<'a> {
     /// The inode of a locked node.
     pub(crate) fn inode(&mut self, node: &Node) -> Result<Inode> {
         let (node, record) = self.guard(node.ino);
-        node.with_times(record).ok_or(Refusal::Stale.into())
+        node.to_be_changed(record).ok_or(Refusal::Stale.into())
     }
 }
 
