@@ -399,6 +399,10 @@ impl Data {
         let from = ino.lba(sector(offset));
         let byte = |lba: Lba| ((lba.0 - region.start.0) * SECTOR as u64).max(offset);
         let run = self.inodes.volume().ftl().mapped(from..region.end)?;
+        // Checked after that: the number may have become another file's meanwhile.
+        if node.is_removed() {
+            return Err(Refusal::Stale.into());
+        }
         if data {
             // It may have been shortened meanwhile.
             let first = run.map(|run| byte(run.start)).filter(|byte| *byte < size);

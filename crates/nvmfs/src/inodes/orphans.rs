@@ -99,7 +99,14 @@ impl Inodes {
                     Err(error) => outcome = Err(error),
                 }
             }
-            outcome = outcome.and(self.free_unless_kept(&nodes));
+            match self.free_unless_kept(&nodes) {
+                Err(error) if nodes.len() > 1 && !error.stops_changes() => {
+                    for node in &nodes {
+                        outcome = outcome.and(self.free_unless_kept(std::slice::from_ref(node)));
+                    }
+                }
+                freed => outcome = outcome.and(freed),
+            }
             self.lookups.note_freed(inos.len());
         }
         outcome
