@@ -115,6 +115,12 @@ pub enum Error {
         /// The failure that stopped it.
         reason: String,
     },
+    /// The process was forked from the one that opened the store, and only that one may use it.
+    #[error("{device}: it was opened before this process was forked, and is not its to use")]
+    Forked {
+        /// The device.
+        device: String,
+    },
     /// The store's keys cannot be used or changed as asked.
     #[error("{device}: {reason}")]
     Key {
@@ -182,6 +188,9 @@ impl From<Error> for device::Error {
             },
             Error::ReadOnly { device } => {
                 device::Error::Unsupported { what: device, operation: "write, opened read-only" }
+            }
+            Error::Forked { device } => {
+                device::Error::Unsupported { what: device, operation: "this in a forked process" }
             }
             Error::Locked { device } => {
                 device::Error::Unsupported { what: device, operation: "data, opened without its key" }

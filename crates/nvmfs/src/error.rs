@@ -162,8 +162,8 @@ impl Error {
 
     /// Whether the store accepts no change at all, for the time being or for good.
     pub(crate) fn stops_changes(&self) -> bool {
-        use ftl::Error::{Full, Poisoned, ReadOnly};
-        matches!(self, Error::Ftl(Full { .. } | Poisoned { .. } | ReadOnly { .. }))
+        use ftl::Error::{Forked, Full, Poisoned, ReadOnly};
+        matches!(self, Error::Ftl(Forked { .. } | Full { .. } | Poisoned { .. } | ReadOnly { .. }))
     }
 
     /// Whether the data to be read is damaged: it is not what was written, or the device cannot read it. Any other

@@ -103,6 +103,7 @@ impl Ftl {
     /// [`Error::Full`], [`Error::BatchTooLarge`], [`Error::BadRange`]: nothing was applied. A failed
     /// device write poisons the store; the batch is then visible but may be lost.
     pub fn write_batch(&self, ops: &[Op<'_>], stream: Stream) -> Result<Seq> {
+        self.must_not_be_forked()?;
         self.store.writer.write_batch(ops, stream)
     }
 
@@ -113,6 +114,7 @@ impl Ftl {
     /// # Errors
     /// As [`Ftl::write_batch`]; [`Error::Full`] also if the batch adds live data and leaves less than `spare`.
     pub fn try_write_batch(&self, ops: &[Op<'_>], stream: Stream, spare: Spare) -> Result<Option<Seq>> {
+        self.must_not_be_forked()?;
         self.store.writer.accept(ops, stream, spare, false)
     }
 
@@ -125,6 +127,7 @@ impl Ftl {
         if self.store.base.volume.is_read_only() {
             return Ok(());
         }
+        self.must_not_be_forked()?;
         self.store.base.journal.flush()
     }
 
@@ -137,6 +140,7 @@ impl Ftl {
         if self.store.base.volume.is_read_only() {
             return Ok(());
         }
+        self.must_not_be_forked()?;
         self.store.base.journal.flush_through(seq)
     }
 
@@ -436,11 +440,24 @@ impl Ftl {
     /// # Errors
     /// As [`Ftl::flush`].
     pub fn close(&self) -> Result<()> {
+        self.must_not_be_forked()?;
         self.stop_thread();
         if self.store.base.volume.is_read_only() {
             return Ok(());
         }
         self.store.close()
+    }
+
+    /// Fails in a process that was forked from the one that opened the store. It has a copy of what is in memory, with
+    /// locks that other threads held, and not these threads; and it would write what the other process does not know of.
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    pub fn must_not_be_forked(&self) -> Result<()> {
+        if self.store.pid == std::process::id() {
+            return Ok(());
+        }
+        Err(crate::Error::Forked { device: self.store.base.volume.name() })
     }
 
     fn stop_thread(&self) {
@@ -453,6 +470,10 @@ impl Ftl {
 
 impl Drop for Ftl {
     fn drop(&mut self) {
+        if self.must_not_be_forked().is_err() {
+            // Their ends would wait for threads of the other process.
+            return std::mem::forget(self.store.base.clone());
+        }
         if let Some(thread) = self.thread.lock().take() {
             self.store.maintenance.stop();
             // The thread's panic was already reported; a second one here would abort.

@@ -30,6 +30,8 @@ pub(crate) struct Store {
     pub(super) maintenance: Arc<Maintenance>,
     pub(super) writer: Writer,
     pub(super) verifier: Verifier,
+    /// The process that opened it.
+    pub(super) pid: u32,
     /// The log device, until flushes go there.
     ring: Mutex<Option<(Ring, LogHeader)>>,
 }
@@ -62,6 +64,7 @@ impl Store {
         );
         let verifier = Verifier::new(base.clone(), reader.clone(), reuse.clone(), checkpointer.clone());
         Ok(Store {
+            pid: std::process::id(),
             base,
             reader,
             reuse,

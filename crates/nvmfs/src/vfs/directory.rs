@@ -71,7 +71,7 @@ impl Directory {
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        if self.ino != Ino::ROOT {
+        if self.ino != Ino::ROOT && self.layers.inodes().volume().ftl().must_not_be_forked().is_ok() {
             // An inode that cannot be freed now is freed by the next open.
             let _ = self.layers.inodes().release(self.ino);
         }

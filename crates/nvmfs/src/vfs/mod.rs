@@ -125,6 +125,7 @@ impl Nvmfs {
     /// Makes everything durable and leaves the store so that the next open has nothing to replay. If one step fails,
     /// the others are still done.
     pub fn close(&self) -> Result<()> {
+        self.ftl().must_not_be_forked()?;
         let synced = self.posix().sync();
         self.layers.inodes().volume().ftl().close()?;
         synced
