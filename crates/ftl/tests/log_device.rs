@@ -1,9 +1,12 @@
 //! A store with a log device: what goes there, and which log device belongs to which state of which store.
 
-use std::sync::Arc;
+use std::{
+    sync::{Arc, OnceLock, Weak},
+    thread,
+};
 
 use crate::harness::{self, SEGMENT_BYTES, assert_sound};
-use lacuna_device::{BlockDevice, BlockLog, LogDevice, MappedMemory, MemDevice};
+use lacuna_device::{BlockDevice, BlockLog, DeviceStats, Geometry, LogDevice, MappedMemory, MemDevice};
 use lacuna_ftl::{CheckDepth, Error, FormatOptions, Ftl, Lba, LogDeviceUse, Op, Options, Stream};
 use lacuna_sim::{SimDevice, SimMemory, unreadable};
 
@@ -428,4 +431,76 @@ fn a_log_device_that_fails_stops_the_store() {
         assert!((before + 3..=before + 4).contains(&pages(&ftl, 100)));
         assert_sound(&ftl);
     }
+}
+
+/// Each of whose syncs waits for a flush of another thread, once there is a store that it can flush.
+struct FlushesBesideSyncs {
+    medium: MemDevice,
+    store: OnceLock<Weak<Ftl>>,
+}
+
+impl BlockDevice for FlushesBesideSyncs {
+    fn geometry(&self) -> Geometry {
+        self.medium.geometry()
+    }
+
+    fn name(&self) -> &str {
+        self.medium.name()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> lacuna_device::Result<()> {
+        self.medium.read_at(offset, buf)
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> lacuna_device::Result<()> {
+        self.medium.write_at(offset, data)
+    }
+
+    fn sync(&self) -> lacuna_device::Result<()> {
+        if let Some(ftl) = self.store.get().and_then(Weak::upgrade) {
+            thread::spawn(move || ftl.flush().unwrap()).join().unwrap();
+        }
+        self.medium.sync()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> lacuna_device::Result<()> {
+        self.medium.discard(offset, len)
+    }
+
+    fn stats(&self) -> DeviceStats {
+        self.medium.stats()
+    }
+}
+
+/// A flush into the log device, beside one that settles, may take bytes of a segment that is dead. The segment was used
+/// again while they lay behind the mark, and then the store could not be opened.
+#[test]
+fn a_dead_segment_that_is_logged_beside_a_flush_that_settles_is_not_used_again() {
+    let device =
+        Arc::new(FlushesBesideSyncs { medium: MemDevice::new(DEVICE_BYTES), store: OnceLock::new() });
+    let log: Arc<dyn LogDevice> = Arc::new(MappedMemory::anonymous(4 << 20).unwrap());
+    let options = FormatOptions {
+        segment_bytes: Some(SEGMENT_BYTES),
+        log_device: Some(log.clone()),
+        ..FormatOptions::default()
+    };
+    Ftl::format(device.clone(), &options).unwrap();
+    let stored = Stored { device: device.clone(), log };
+    let ftl = Arc::new(stored.open());
+    // Two segments and a part of a third one; nothing is live in the first two.
+    (0..40).for_each(|_| write(&ftl, 0));
+    device.store.set(Arc::downgrade(&ftl)).unwrap();
+    ftl.checkpoint().unwrap();
+    assert!(ftl.stats().log_device_flushes > 0);
+    (0..100).for_each(|_| write(&ftl, 0));
+    drop(ftl);
+    assert_eq!(pages(&stored.open(), 10), 1);
+
+    // And the segments come back in the end.
+    let ftl = stored.open();
+    for _ in 0..20 {
+        (0..100).for_each(|_| write(&ftl, 0));
+        ftl.flush().unwrap();
+    }
+    assert_sound(&ftl);
 }

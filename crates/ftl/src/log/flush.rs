@@ -21,7 +21,7 @@
 //! 5. A store is dropped only once no write is in flight. A write that a device forgets, or in which it panics, counts
 //!    as failed (`journal::Begun`).
 //! 6. A flush of batches goes to the log device where there is one and it has space (`logging`). Those that settle do
-//!    as without one, and then move its mark.
+//!    as without one, and then move its mark; but they note no death of a segment that a flush beside them may log.
 //! 7. Each write that ends wakes one thread that waits to begin one, and a thread that has waited wakes the next when
 //!    it leaves: so no thread waits when nothing is in flight, and few are woken in vain.
 
@@ -105,7 +105,8 @@ impl Journal {
         let number = log.flushes.begin(batches);
         let (weight, dead) = {
             let map = self.map.read();
-            let dead = if cover == Cover::All { log.dead(&map) } else { Vec::new() };
+            let mut dead = if cover == Cover::All { log.dead(&map) } else { Vec::new() };
+            log.leave_out_listed(&mut dead);
             (map.weight(0), dead)
         };
         log.peak.flush_begins(weight);

@@ -17,14 +17,18 @@
 //! 2. Groups are written one after the other, and batches count as logged when theirs is durable: so at that moment the
 //!    ring and the flash together hold every batch up to the last one in the list when the group was taken.
 //! 3. A flush that settles moves the mark past all groups that were taken when it froze the tails, because all of their
-//!    bytes had been appended by then. The mark is durable before the flush notes deaths: so no segment is reused whose
-//!    bytes are behind the mark.
+//!    bytes had been appended by then. The mark is durable before the flush notes deaths, and it notes none of a segment
+//!    of which a part was still listed, because a group may have taken that since: so no segment is reused whose bytes
+//!    are behind the mark.
 //! 4. The list is short: where more has been appended than is worth writing twice, it is dropped.
 //! 5. A group goes only where the ring is free: between its end and the mark that is durable.
 //!
 //! A failed write or fence of the log device poisons the store, as one of the device does.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{
+    collections::{HashSet, VecDeque},
+    sync::Arc,
+};
 
 use crate::{
     Result, Seq,
@@ -191,6 +195,13 @@ impl Log {
         let parts: Vec<_> = self.streams.tail_mut(segment).parts_from(offset).collect();
         let logging = self.logging.as_mut().expect("just seen");
         parts.into_iter().for_each(|part| logging.list(Listed { life, part }));
+    }
+
+    /// Takes off `dead` the segments of which a part is listed (3); nothing is when the next flush that settles begins.
+    pub(super) fn leave_out_listed(&self, dead: &mut Vec<SegNo>) {
+        let Some(logging) = &self.logging else { return };
+        let listed: HashSet<_> = logging.listed.iter().map(|listed| listed.life.segment).collect();
+        dead.retain(|segment| !listed.contains(segment));
     }
 
     /// A flush that settles has frozen the tails.
