@@ -4,7 +4,7 @@
 use std::{ops::ControlFlow, sync::Arc};
 
 use crate::harness::{Change, Model, SEGMENT_BYTES, assert_sound, changes, ops};
-use lacuna_device::{AlignedBuf, BlockDevice, DeviceStats, Geometry, MemDevice};
+use lacuna_device::{AlignedBuf, BlockDevice, DeviceStats, Geometry, LogDevice, MappedMemory, MemDevice};
 use lacuna_ftl::{
     Error, FormatOptions, Ftl, Key, KeyChange, KeyCost, KeyError, KeyOptions, Lba, NewKey, Op, Options,
     Secret, Stream, Work,
@@ -479,4 +479,27 @@ fn rotation_leaves_the_data_as_it_is() {
         assert!(blocks.iter().any(|at| (*at..at + 4096).contains(&(sector * 512))), "sector {sector}");
     }
     assert!(!opens(&device, "one") && opens(&device, "new"));
+}
+
+/// What was there was wiped first.
+#[test]
+fn a_key_that_is_refused_leaves_what_was_on_the_device() {
+    let (_, device) = store(0);
+    let log_device: Arc<dyn LogDevice> = Arc::new(MappedMemory::anonymous(256 << 10).unwrap());
+    log_device.persist(128 << 10, &[9; 64]).unwrap();
+    let before = image(&device);
+    let slot = KeyOptions { label: "x".repeat(1000), ..cheap() };
+    let options = FormatOptions {
+        segment_bytes: Some(SEGMENT_BYTES),
+        force: true,
+        key: Some(NewKey { secret: secret("two"), slot }),
+        log_device: Some(log_device.clone()),
+        ..FormatOptions::default()
+    };
+    let refused = Ftl::format(device.clone(), &options);
+    assert!(matches!(refused, Err(Error::Key { reason: KeyError::Label, .. })), "{refused:?}");
+    assert!(image(&device)[..] == before[..] && opens(&device, "one"));
+    let mut start = [1; 4096];
+    log_device.read_at(0, &mut start).unwrap();
+    assert_eq!(start, [0; 4096]);
 }

@@ -65,6 +65,8 @@ pub(crate) fn format(device: &dyn BlockDevice, options: &FormatOptions) -> Resul
     if !options.force {
         refuse_non_empty(device)?;
     }
+    // It may be refused, so it comes before anything is written over.
+    let key_block = options.key.as_ref().map(|key| keys::create(device, &superblock, key)).transpose()?;
     let log = match &options.log_device {
         Some(device) => Some(ring::format(&**device, superblock.uuid, random_uuid(), options.force)?),
         None => None,
@@ -79,8 +81,8 @@ pub(crate) fn format(device: &dyn BlockDevice, options: &FormatOptions) -> Resul
         }
     }
     device.sync()?;
-    if let Some(key) = &options.key {
-        keys::create(device, &superblock, key)?;
+    if let Some(block) = &key_block {
+        keys::write(device, &superblock, block)?;
     }
     write(device, &superblock)?;
     Ok(())

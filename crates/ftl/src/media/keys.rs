@@ -68,7 +68,7 @@ pub(crate) fn load(device: &dyn BlockDevice, superblock: &Superblock) -> Result<
 }
 
 /// Writes `block` to the place behind each superblock (invariant 1).
-fn write(device: &dyn BlockDevice, superblock: &Superblock, block: &KeyBlock) -> Result<()> {
+pub(super) fn write(device: &dyn BlockDevice, superblock: &Superblock, block: &KeyBlock) -> Result<()> {
     for (number, at) in places(superblock).enumerate() {
         put(device, at, block)?;
         if number == 0 && !is_broken(Rule::KeysInTurn) {
@@ -84,11 +84,10 @@ fn put(device: &dyn BlockDevice, at: u64, block: &KeyBlock) -> lacuna_device::Re
     device.write_at(at, &bytes)
 }
 
-/// The first key of the new store of `superblock`.
-pub(super) fn create(device: &dyn BlockDevice, superblock: &Superblock, key: &NewKey) -> Result<()> {
-    let (block, _) = KeyBlock::create(superblock.uuid, &key.secret, &key.slot)
-        .map_err(|reason| refused(device, reason))?;
-    write(device, superblock, &block)
+/// The first key block of the new store of `superblock`; nothing is written yet.
+pub(super) fn create(device: &dyn BlockDevice, superblock: &Superblock, key: &NewKey) -> Result<KeyBlock> {
+    let created = KeyBlock::create(superblock.uuid, &key.secret, &key.slot);
+    created.map(|(block, _)| block).map_err(|reason| refused(device, reason))
 }
 
 fn refused(device: &dyn BlockDevice, reason: lacuna_crypt::Error) -> Error {
