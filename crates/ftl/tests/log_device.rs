@@ -373,6 +373,60 @@ fn a_sector_of_the_log_device_that_cannot_be_read_costs_what_is_in_it() {
     assert!(whole > 300 && salvaged > 80, "{whole} {salvaged}");
 }
 
+/// A block of the flash that cannot be read was needed even where the log device held all of it.
+#[test]
+fn what_the_log_device_holds_is_not_read_from_the_flash() {
+    let sim = SimDevice::new(DEVICE_BYTES, 1);
+    let memory = SimMemory::beside(&sim, LOG_BYTES, 1);
+    let options = FormatOptions {
+        segment_bytes: Some(SEGMENT_BYTES),
+        log_device: Some(memory.clone()),
+        ..FormatOptions::default()
+    };
+    Ftl::format(sim.clone(), &options).unwrap();
+    let stored = Stored { device: sim.clone(), log: memory.clone() };
+    let ftl = stored.open();
+    (0..9).for_each(|number| write(&ftl, number));
+    ftl.flush().unwrap();
+    drop(ftl);
+    // Where an opening brings it.
+    let settled = sim.fork(1);
+    let memory = memory.fork_beside(&settled, 1);
+    let settled = Stored { device: settled, log: memory };
+    drop(settled.open());
+    let image = settled.image();
+    let at = image.chunks(512).position(|sector| sector == &page(3)[..512]).expect("it is there") as u64;
+    let block = at * 512 / 4096 * 4096;
+    let lost = std::iter::once(block..block + 4096).collect();
+    let bad = Stored { device: unreadable(stored.device.clone(), lost), log: stored.log };
+    let ftl = bad.open_with(LogDeviceUse::Device(bad.log.clone()), true).unwrap();
+    assert_eq!(pages(&ftl, 20), 9);
+}
+
+/// Salvage was refused as opening is.
+#[test]
+fn a_frame_that_does_not_fit_its_segment_costs_what_is_in_it() {
+    let stored = formatted();
+    let ftl = stored.open();
+    (0..5).for_each(|number| write(&ftl, number));
+    ftl.checkpoint().unwrap();
+    (5..8).for_each(|number| write(&ftl, number));
+    ftl.flush().unwrap();
+    drop(ftl);
+    // The header of the segment that holds them.
+    let at =
+        stored.image().chunks(512).position(|sector| sector == &page(3)[..512]).expect("it is there") as u64;
+    let header = at * 512 / u64::from(SEGMENT_BYTES) * u64::from(SEGMENT_BYTES);
+    stored.device.write_at(header, &[0xaa; 512]).unwrap();
+    let log_device = || LogDeviceUse::Device(stored.log.clone());
+    let refused = stored.refusal(log_device());
+    assert!(refused.contains("not of the life"), "{refused}");
+    let options = Options { log_device: log_device(), ..Options::default() };
+    let (ftl, damage) = Ftl::salvage(stored.device.clone(), options).unwrap();
+    assert!(damage.iter().any(|line| line.contains("not of the life")), "{damage:?}");
+    assert_eq!(pages(&ftl, 20), 5);
+}
+
 #[test]
 fn a_check_finds_what_the_log_device_has_lost() {
     let sim = SimDevice::new(DEVICE_BYTES, 1);

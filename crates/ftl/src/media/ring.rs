@@ -333,16 +333,13 @@ impl Ring {
     }
 
     /// What the frames hold that count from `header` on, for a store of `segments` segments; and the damage behind
-    /// them, by 3, or the device's error.
-    ///
-    /// # Errors
-    /// [`Error::Corrupt`] for frames that no store of this size has written.
+    /// them, by 3, or the device's error, or a frame that no store of this size has written.
     pub(crate) fn read(
         &self,
         header: &LogHeader,
         segments: u64,
         segment_bytes: usize,
-    ) -> Result<(Logged, Result<()>)> {
+    ) -> (Logged, Result<()>) {
         let layout = Layout {
             bytes: (header.capacity_bytes - RING_START) / u64::from(header.unit_bytes)
                 * u64::from(header.unit_bytes),
@@ -351,12 +348,12 @@ impl Ring {
         let mut logged = Logged { acknowledged: header.settled_seq, ..Logged::default() };
         let mut runs = BTreeMap::<(SegNo, u64), Vec<Run>>::new();
         let (mut position, mut number, mut begins) = (header.position, header.frame_next, true);
-        let mut unreadable = None;
+        let mut damage = None;
         loop {
             let mut sealed = |position| match self.sealed(layout, position, number, header.epoch) {
                 Ok(sealed) => sealed,
                 Err(error) => {
-                    unreadable = Some(error); // it may be the next frame, or free
+                    damage = Some(error); // it may be the next frame, or free
                     None
                 }
             };
@@ -367,12 +364,15 @@ impl Ring {
                 position = if found.is_some() { start } else { position };
             }
             let Some(sealed) = found else { break };
-            unreadable = None;
+            damage = None;
             let raw = FrameRaw::read_from_prefix(&sealed).expect("a head is there").0;
             let frame = match raw.verify(self.salt, &sealed, segments, segment_bytes) {
                 Ok(frame) => frame,
                 Err("frame checksum does not match") => break,
-                Err(flaw) => return Err(self.corrupt(position % layout.bytes, flaw)),
+                Err(flaw) => {
+                    damage = Some(self.corrupt(position % layout.bytes, flaw));
+                    break;
+                }
             };
             position += sealed.len() as u64;
             if frame.is_last {
@@ -394,13 +394,10 @@ impl Ring {
             }
         }
         logged.runs = runs.into_values().flatten().collect();
-        let beyond = self.later_group(layout, number, header.epoch, segments, segment_bytes);
-        let intact = match (beyond, unreadable) {
-            (_, Some(error)) => Err(error),
-            (None, None) => Ok(()),
-            (Some(at), None) => Err(self.corrupt(at, format!("frame {number} was durable and is not there"))),
-        };
-        Ok((logged, intact))
+        let beyond = || self.later_group(layout, number, header.epoch, segments, segment_bytes);
+        let missing = |at| self.corrupt(at, format!("frame {number} was durable and is not there"));
+        let intact = damage.or_else(|| beyond().map(missing)).map_or(Ok(()), Err);
+        (logged, intact)
     }
 
     /// Whether the log device holds `mark`, and behind it all frames up to the one with number `frames`.
@@ -411,7 +408,7 @@ impl Ring {
                 self.corrupt_at(LOG_HEADERS[(mark.sequence % 2) as usize], "not the header that was written")
             );
         }
-        let (logged, intact) = self.read(&expected, segments, segment_bytes)?;
+        let (logged, intact) = self.read(&expected, segments, segment_bytes);
         let found = mark.frame_next + logged.frames;
         if found >= frames {
             return Ok(()); // what lies behind may be on its way just now

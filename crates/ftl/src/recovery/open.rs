@@ -48,7 +48,7 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: &Options, losses: &Los
     let superblock = superblock::load(&*device, !options.read_only)?;
     let cipher = keys::unlock(&*device, &superblock, &options.key)?;
     let mut log_device = attach(device.name(), &superblock, options, losses)?;
-    let device = log_device.apply(device, &superblock, options.read_only)?;
+    let device = log_device.apply(device, &superblock, options.read_only, losses)?;
     let volume = Volume::new(device, &superblock, options, cipher);
     let space = volume.space();
     if space.limits(0).is_none() {

@@ -7,6 +7,7 @@
 //! 2. A relocation that is missing is passed over. The extents it moved are looked for in their old place, as in 1.
 //! 3. A place in the log, or a retained summary, that cannot be read is as if it were not there: case 1 or 2. Records
 //!    of a segment without a header name the life they belong to themselves.
+//!    So is a frame of the log device that cannot be read, or whose segment is not of its life.
 //! 4. No record is applied to a leaf of the map that cannot be read. A read that needs the leaf gets the error again.
 //!
 //! Without a superblock, or the root that it names with the index of the map, there is nothing to begin with.
