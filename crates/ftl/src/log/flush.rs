@@ -159,3 +159,40 @@ impl Journal {
         Ok(log)
     }
 }
+
+#[cfg(all(test, not(feature = "shuttle")))] // Shuttle's locks work in its own threads only.
+mod tests {
+    use std::{
+        sync::{Arc, mpsc},
+        thread,
+        time::Duration,
+    };
+
+    use crate::{
+        Error, Lba, Op,
+        log::{AppendPoint, Batch},
+        store::test_store,
+    };
+
+    /// What it waited for was filled then, and not written any more.
+    #[test]
+    fn a_flush_ends_when_the_log_stops() {
+        let (store, data) = (Arc::new(test_store::store(64 << 20, None)), vec![7; 20_480]);
+        let batch = Batch::prepare(&[Op::Write { lba: Lba(32), data: &data }], true).unwrap();
+        let (seq, appended) = {
+            let (mut log, mut map) = (store.journal.lock(), store.map.write());
+            log.accept(&mut map, AppendPoint::Data(0), &batch, &batch.items)
+        };
+        let (ended, has_ended) = mpsc::channel();
+        let flusher = Arc::clone(&store);
+        thread::spawn(move || ended.send(flusher.journal.flush()).unwrap());
+        // It holds the lock from there until it waits.
+        while !store.journal.lock().flushes.must_wait(Some(seq)) {
+            thread::yield_now();
+        }
+        store.journal.lock().stop("a forged map");
+        assert!(matches!(store.journal.fill(&batch.items, appended), Err(Error::Poisoned { .. })));
+        let outcome = has_ended.recv_timeout(Duration::from_secs(20)).expect("it waits for ever");
+        assert!(matches!(outcome, Err(Error::Poisoned { .. })), "{outcome:?}");
+    }
+}

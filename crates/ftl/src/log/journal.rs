@@ -194,6 +194,8 @@ impl Journal {
         let mut has_waited = false;
         let result = loop {
             if let Err(error) = self.check_failure(&mut log) {
+                // A flush may wait for what is not begun now.
+                self.signals.io_done.notify_all();
                 break Err(error);
             }
             let mut writes = Vec::new();
