@@ -93,8 +93,9 @@ impl Collector {
         let pending_free = log.pending_free()
             + usize::from(self.reuse.is_pending_free(&log, &self.mover.map.read(), victim));
         log.set_pending_free(pending_free);
-        if corrupt > 0 {
-            log.counters_mut().corrupt_chunks += corrupt;
+        log.counters_mut().corrupt_chunks += corrupt;
+        // What could not be moved may be gone by now.
+        if corrupt > 0 && self.mover.map.read().live(victim).extents > 0 {
             log.put_out_of_use(victim);
         }
         Ok(())
@@ -112,5 +113,44 @@ impl Collecting {
     /// The segment that is being collected.
     pub(super) fn victim(&self, log: &Log) -> Option<SegNo> {
         self.under_way.as_ref()?.victim(log)
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))] // Shuttle's locks work in its own threads only.
+mod tests {
+    use crate::{Lba, Op, Stream, addr::CHUNK_SECTORS, log::State, store::test_store};
+
+    /// It was put out of use, with nothing live in it.
+    #[test]
+    fn a_victim_whose_damaged_chunk_is_trimmed_meanwhile_is_freed() {
+        const PAGE: usize = 16384;
+        let store = test_store::store(64 << 20, Some(1 << 20));
+        let trim = |lba, sectors| {
+            store.writer.write_batch(&[Op::Trim { lba: Lba(lba), sectors }], Stream::Data).unwrap();
+        };
+        let page = |number: u64| number * CHUNK_SECTORS;
+        for number in 0..70 {
+            let write = Op::Write { lba: Lba(page(number)), data: &[7; PAGE] };
+            store.writer.write_batch(&[write], Stream::Data).unwrap();
+        }
+        (30..50).for_each(|number| trim(page(number), CHUNK_SECTORS));
+        store.journal.flush_all().unwrap();
+        let mut collecting = store.collector.collecting();
+        let victim =
+            store.collector.victim(&store.journal.lock(), &store.map.read(), &mut collecting).unwrap();
+        // Its first page, which the first piece of the collection meets.
+        let (_, extent) = store.map.read().extents(page(0)..page(1)).next().unwrap().ok().unwrap();
+        assert_eq!(extent.phys.segment, victim);
+        let block = (store.volume.offset(victim, extent.phys.offset()) + 4096) / 4096 * 4096;
+        store.volume.device().write_at(block, &[0xee; 4096]).unwrap();
+        store.collector.collect(victim, &mut collecting).unwrap();
+        assert!(collecting.under_way.as_ref().is_some_and(|collection| collection.corrupt == 1));
+        trim(page(0), CHUNK_SECTORS);
+        while collecting.under_way.is_some() {
+            store.collector.collect(victim, &mut collecting).unwrap();
+        }
+        let log = store.journal.lock();
+        assert_eq!((log.segment(victim).state, log.damaged_segments()), (State::Sealed, 0));
+        assert!(log.dead(&store.map.read()).contains(&victim));
     }
 }
