@@ -1,6 +1,12 @@
 //! Sweeping over ranges in several windows, while the store is in use: each sector is visited exactly once.
 
-use std::{collections::BTreeMap, ops::Range, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    ops::Range,
+    sync::{Arc, mpsc},
+    thread,
+    time::Duration,
+};
 
 use crate::harness::{changes, format, ops};
 use lacuna_device::{BlockDevice, MemDevice};
@@ -179,4 +185,23 @@ fn many_windows_read_little_more_than_one() {
     };
     let (one, twenty) = (read_bytes(EXTENTS as usize), read_bytes(EXTENTS as usize / 20));
     assert!(twenty <= one + one / 4, "{twenty} bytes in twenty windows, {one} in one");
+}
+
+/// It was asked with the map locked, and waited for itself.
+#[test]
+fn who_names_the_ranges_may_use_the_store() {
+    let World { ftl, .. } = World::new(1);
+    let (ended, has_ended) = mpsc::channel();
+    thread::spawn(move || {
+        let names = |at: Lba| {
+            let stamp = Op::Write { lba: Lba(5), data: &[7; SECTOR] };
+            ftl.write_batch(&[stamp], Stream::Data).unwrap();
+            range_behind(at)
+        };
+        let mut visited = 0;
+        ftl.sweep_sectors(names, 1 << 20, |_, read| visited += usize::from(read.is_ok())).unwrap();
+        ended.send(visited).unwrap();
+    });
+    let visited = has_ended.recv_timeout(Duration::from_secs(20)).expect("it waits for ever");
+    assert!(visited > 300, "{visited}");
 }

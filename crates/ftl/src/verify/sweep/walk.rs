@@ -34,15 +34,15 @@ impl<'a> Walk<'a> {
         (self.ranges)(self.cursor).is_none()
     }
 
-    /// The next blocks of the first walk. Each lies in one of the ranges.
+    /// The next blocks of the first walk. Each lies in one of the ranges. The map is not locked while the caller is asked
+    /// for these.
     pub(super) fn next_blocks(&mut self) -> Vec<Range<u64>> {
-        let map = self.reader.map().read();
         let mut blocks = Vec::with_capacity(BLOCKS_AT_ONCE);
         while blocks.len() < BLOCKS_AT_ONCE
             && let Some(range) = (self.ranges)(self.cursor)
         {
             let start = range.start.max(self.cursor);
-            self.cursor = map.leaves_end(start, LEAVES_IN_BLOCK).min(range.end);
+            self.cursor = self.reader.map().read().leaves_end(start, LEAVES_IN_BLOCK).min(range.end);
             blocks.push(start..self.cursor);
         }
         blocks
