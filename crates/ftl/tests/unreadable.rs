@@ -1,9 +1,13 @@
 //! Any single unreadable block: either the store opens, only the data in that block is lost, and reading it is an
 //! error; or the store refuses to open and names the place. `check` finds what reads find.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering::SeqCst},
+use std::{
+    collections::BTreeSet,
+    ops::Range,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
 };
 
 use crate::harness::{
@@ -269,7 +273,7 @@ fn leaves_that_cannot_be_read_keep_no_checkpoint_from_being_written() {
     let fails = Arc::new(AtomicBool::new(false));
     let may_be_read = {
         let fails = Arc::clone(&fails);
-        move |_: &[std::ops::Range<u64>]| match fails.load(SeqCst) {
+        move |_: &[Range<u64>]| match fails.load(SeqCst) {
             true => Err(DeviceError::io("device", std::io::Error::other("unreadable for now"))),
             false => Ok(()),
         }
@@ -301,4 +305,68 @@ fn leaves_that_cannot_be_read_keep_no_checkpoint_from_being_written() {
     assert_whole(&ftl);
     drop(ftl);
     assert_whole(&harness::open(&device));
+}
+
+/// A change that leaves its leaf of the map small looks for a neighbour to merge it with. Where that cannot be read, the
+/// leaf stays small; the change was refused, and so was opening, if it was replayed.
+#[test]
+fn leaves_that_cannot_be_read_keep_no_neighbour_from_being_changed() {
+    const EXTENTS: u64 = 9_000;
+    const BLOCK: u64 = 4096;
+    let medium = SimDevice::new(16 << 20, 1);
+    let shared: Arc<dyn BlockDevice> = medium.clone();
+    harness::format(&shared);
+    let ftl = harness::open(&shared);
+    let lba = |number| Lba(2 * number);
+    let write = |ftl: &Ftl, number, value| {
+        ftl.write_batch(&[Op::Write { lba: lba(number), data: &[value; SECTOR] }], Stream::Data)
+    };
+    (0..EXTENTS).for_each(|number| assert!(write(&ftl, number, 1).is_ok()));
+    // As few are left in each leaf as may be without a merge.
+    for number in (0..EXTENTS).filter(|number| number % 3 > 0) {
+        ftl.write_batch(&[Op::Trim { lba: lba(number), sectors: 1 }], Stream::Data).unwrap();
+    }
+    ftl.close().unwrap();
+    drop(ftl);
+    let left = || (0..EXTENTS).step_by(3);
+    let options = || Options { map_memory: Some(0), ..Options::default() };
+
+    let reads = Arc::new(Mutex::new(BTreeSet::new()));
+    let note = {
+        let reads = Arc::clone(&reads);
+        move |ranges: &[Range<u64>]| {
+            let blocks = |range: &Range<u64>| range.start / BLOCK..range.end.div_ceil(BLOCK);
+            reads.lock().unwrap().extend(ranges.iter().flat_map(blocks));
+            Ok(())
+        }
+    };
+    let ftl = Ftl::open(BeforeReads::new(medium.fork(0), note), options()).unwrap();
+    reads.lock().unwrap().clear();
+    left().for_each(|number| assert!(ftl.is_mapped(lba(number)).unwrap()));
+    drop(ftl);
+    let of_leaves = std::mem::take(&mut *reads.lock().unwrap());
+    assert!(of_leaves.len() > 5, "{of_leaves:?}");
+
+    let (mut changed, mut lost) = (0, 0);
+    for block in of_leaves.into_iter().map(|block| block * BLOCK) {
+        let fork: Arc<dyn BlockDevice> = medium.fork(block);
+        let device = unreadable(fork, std::iter::once(block..block + BLOCK).collect());
+        // The index of the map lies in the last of them too.
+        let Ok(ftl) = Ftl::open(device.clone(), options()) else { continue };
+        let readable: Vec<_> = left().filter(|number| ftl.is_mapped(lba(*number)).is_ok()).collect();
+        for number in readable.iter().step_by(20) {
+            write(&ftl, *number, 2).unwrap_or_else(|error| panic!("extent {number}: {error}"));
+            changed += 1;
+        }
+        lost += left().count() - readable.len();
+        ftl.flush().unwrap();
+        drop(ftl);
+        let ftl = Ftl::open(device, options()).unwrap();
+        for number in readable.iter().step_by(20) {
+            let mut back = [0; SECTOR];
+            ftl.read(lba(*number), &mut back).unwrap();
+            assert_eq!(back[0], 2, "extent {number}");
+        }
+    }
+    assert!(changed > 400 && lost > 1000, "{changed} {lost}");
 }

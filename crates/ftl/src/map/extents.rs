@@ -218,6 +218,20 @@ impl Map {
         found
     }
 
+    /// A leaf could not be read. Changes that need it only to merge it with its neighbour do without from now on, until
+    /// it is in memory.
+    pub(crate) fn note_unreadable(&mut self, absent: &Absent) {
+        let slot = self.root.slot_at_mut(absent.span.start);
+        if slot.place() == Some(absent.place) && slot.leaf().is_none() {
+            slot.note_unreadable();
+        }
+    }
+
+    /// Whether changes of `ranges` need a leaf that could not be read.
+    pub(crate) fn needs_unreadable(&self, ranges: &[Range<u64>]) -> bool {
+        self.absent(ranges).iter().any(|absent| self.root.leaf_at(absent.span.start).slot.is_unreadable())
+    }
+
     /// Whether no leaf is evicted.
     pub(crate) fn is_all_resident(&self) -> bool {
         self.tally.of_leaves.resident == self.tally.of_leaves.leaves

@@ -20,22 +20,25 @@ pub(super) struct Slot {
     place: Option<LeafAddr>,
     /// Used since eviction last visited it.
     used: AtomicBool,
+    /// The leaf could not be read when it was last needed.
+    is_unreadable: bool,
 }
 
 impl Clone for Slot {
     fn clone(&self) -> Slot {
         let used = self.used.load(Ordering::Relaxed);
-        Slot { leaf: self.leaf.clone(), place: self.place, used: AtomicBool::new(used) }
+        let Slot { place, is_unreadable, .. } = *self;
+        Slot { leaf: self.leaf.clone(), place, used: AtomicBool::new(used), is_unreadable }
     }
 }
 
 impl Slot {
     pub(super) fn dirty(leaf: Leaf) -> Slot {
-        Slot { leaf: Some(leaf), place: None, used: AtomicBool::new(true) }
+        Slot { leaf: Some(leaf), place: None, used: AtomicBool::new(true), is_unreadable: false }
     }
 
     pub(super) fn evicted(place: LeafAddr) -> Slot {
-        Slot { leaf: None, place: Some(place), used: AtomicBool::new(false) }
+        Slot { leaf: None, place: Some(place), used: AtomicBool::new(false), is_unreadable: false }
     }
 
     /// The leaf, if it is in memory, for a caller that reads its rows; marks it as used.
@@ -64,6 +67,16 @@ impl Slot {
         self.place.is_none()
     }
 
+    /// Whether the leaf could not be read when it was last needed.
+    pub(super) fn is_unreadable(&self) -> bool {
+        self.is_unreadable
+    }
+
+    /// The leaf, which was evicted, cannot be read.
+    pub(super) fn note_unreadable(&mut self) {
+        self.is_unreadable = true;
+    }
+
     /// Whether it was used since the last call.
     pub(super) fn take_used(&mut self) -> bool {
         std::mem::take(self.used.get_mut())
@@ -84,6 +97,7 @@ impl Slot {
     pub(super) fn install(&mut self, tally: &mut Tally, leaf: Leaf) {
         tally.leave(self);
         self.leaf = Some(leaf);
+        self.is_unreadable = false;
         *self.used.get_mut() = true;
         tally.enter(self);
     }

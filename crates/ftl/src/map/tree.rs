@@ -18,7 +18,7 @@
 //!
 //! A node that an edit leaves small is merged with a neighbour where both fit well. So of two neighbours that edits
 //! have touched, at least one is not small. A neighbour that was evicted is not merged; [`Node::absent`] reports
-//! beforehand which leaves an edit needs, such neighbours included.
+//! beforehand which leaves an edit needs, such neighbours included, but for those that could not be read.
 
 use std::{ops::Range, sync::Arc};
 
@@ -656,6 +656,9 @@ impl Inner {
         };
         for other in [index.wrapping_sub(1), index + 1] {
             let Some(node) = self.children.get(other) else { continue };
+            if !is_emptied && matches!(node, Node::Leaf(slot) if slot.is_unreadable()) {
+                continue;
+            }
             if is_emptied || merges(least, self.sums[other].extents as usize, true) {
                 node.absent_at_end(self.span(other, span), self.sums[other], other < index, out);
             }

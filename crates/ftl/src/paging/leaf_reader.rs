@@ -134,9 +134,17 @@ impl<'a> LeafReader<'a> {
             if absent.is_empty() {
                 return Ok(());
             }
-            self.read(absent, |absent, leaf| {
-                map.install(absent, leaf);
-            })?;
+            let mut outcome = Ok(());
+            self.read_each(&absent, |absent, leaf| match leaf {
+                Ok(leaf) => drop(map.install(absent, leaf)),
+                Err(error) => {
+                    map.note_unreadable(absent);
+                    outcome = Err(error);
+                }
+            });
+            if outcome.is_err() && map.needs_unreadable(ranges) {
+                return outcome;
+            }
         }
     }
 }

@@ -213,7 +213,11 @@ impl PagedMap {
                 }
                 PinnedLeaves::new(self, &map, absent)
             };
-            kept.extend(pinned.install()?);
+            match pinned.install() {
+                Ok(installed) => kept.extend(installed),
+                Err(error) if error.is_damage() && pinned.note_unreadable(ranges) => {}
+                Err(error) => return Err(error),
+            }
         }
     }
 
@@ -272,6 +276,15 @@ impl<'a> PinnedLeaves<'a> {
         })?;
         pages.evict_excess();
         Ok(kept)
+    }
+
+    /// Notes in the map which of the leaves cannot be read. Returns whether changes of `ranges` can do without these.
+    fn note_unreadable(&self, ranges: &[Range<u64>]) -> bool {
+        let mut unreadable = Vec::new();
+        self.verify(|absent, _| unreadable.push(absent.clone()));
+        let mut map = self.pages.map.write();
+        unreadable.iter().for_each(|absent| map.note_unreadable(absent));
+        !unreadable.is_empty() && !map.needs_unreadable(ranges)
     }
 
     /// Reads the leaves, and passes to `damaged` those that are not what was written, or cannot be read.
