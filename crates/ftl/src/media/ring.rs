@@ -427,7 +427,8 @@ impl Ring {
     }
 
     /// Where in the ring a group begins that was written after frame `number` was durable. What cannot be read is passed
-    /// over: most of the ring is free.
+    /// over: most of the ring is free. Data in there may look like the heads of such groups; somebody may have made it
+    /// so, and then it is not looked at without end.
     fn later_group(
         &self,
         layout: Layout,
@@ -438,6 +439,10 @@ impl Ring {
     ) -> Option<u64> {
         const WINDOW_BYTES: u64 = 1 << 20;
         const UNREADABLE_BYTES: usize = 16 << 10;
+        /// How often the ring may be read over again for checksums.
+        const LOOKS: u64 = 4;
+        let mut looks_left = LOOKS * layout.bytes;
+        let frame_bytes_max = (FRAME_BYTES + segment_bytes) as u64;
         let mut window = Vec::new();
         for start in (0..layout.bytes).step_by(WINDOW_BYTES as usize) {
             window.resize(WINDOW_BYTES.min(layout.bytes - start) as usize, 0);
@@ -457,6 +462,8 @@ impl Ring {
                 else {
                     continue;
                 };
+                let Some(len) = raw.sealed_bytes(later, epoch, frame_bytes_max) else { continue };
+                looks_left = looks_left.checked_sub(len as u64)?;
                 let Ok(Some(sealed)) = self.sealed(layout, at, later, epoch) else { continue };
                 let frame = raw.verify(self.salt, &sealed, segments, segment_bytes);
                 if frame.is_ok_and(|frame| frame.group > number) {
@@ -498,4 +505,83 @@ pub(crate) struct Mark {
     pub(crate) frame_next: u64,
     pub(crate) position: u64,
     pub(crate) settled_seq: Seq,
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+    use lacuna_device::MappedMemory;
+
+    use super::*;
+
+    /// Memory that counts the bytes that are read of it.
+    struct Counting(MappedMemory, AtomicU64);
+
+    impl LogDevice for Counting {
+        fn name(&self) -> &str {
+            self.0.name()
+        }
+
+        fn capacity_bytes(&self) -> u64 {
+            self.0.capacity_bytes()
+        }
+
+        fn unit_bytes(&self) -> u32 {
+            self.0.unit_bytes()
+        }
+
+        fn is_volatile(&self) -> bool {
+            self.0.is_volatile()
+        }
+
+        fn read_at(&self, offset: u64, buf: &mut [u8]) -> device::Result<()> {
+            self.1.fetch_add(buf.len() as u64, Relaxed);
+            self.0.read_at(offset, buf)
+        }
+
+        fn write_at(&self, offset: u64, data: &[u8]) -> device::Result<()> {
+            self.0.write_at(offset, data)
+        }
+
+        fn write_back(&self, offset: u64, len: u64) -> device::Result<()> {
+            self.0.write_back(offset, len)
+        }
+
+        fn fence(&self) -> device::Result<()> {
+            self.0.fence()
+        }
+    }
+
+    /// A checksum over a segment was read for each of them.
+    #[test]
+    fn heads_of_frames_that_somebody_made_are_not_verified_without_end() {
+        const BYTES: usize = 1 << 20;
+        const SEGMENT_BYTES: u32 = 64 << 10;
+        let device = Arc::new(Counting(MappedMemory::anonymous(BYTES).unwrap(), AtomicU64::new(0)));
+        let log = format(&*device, [1; 16], [2; 16], false).unwrap();
+        let (ring, header) = load(device.clone(), [1; 16], log).unwrap();
+        let made = Frame {
+            number: 5,
+            epoch: header.epoch,
+            segment: SegNo(1),
+            generation: 1,
+            offset: 0,
+            bytes: SEGMENT_BYTES,
+            acknowledged: Seq(9),
+            group: 5,
+            is_last: true,
+        };
+        let mut sealed = vec![0; FRAME_BYTES + SEGMENT_BYTES as usize];
+        made.seal(ring.salt, &mut sealed);
+        sealed[4] ^= 1; // the checksum
+        for at in (RING_START..BYTES as u64).step_by(FRAME_BYTES) {
+            device.write_at(at, &sealed[..FRAME_BYTES]).unwrap();
+        }
+        device.1.store(0, Relaxed);
+        let (logged, intact) = ring.read(&header, 20, SEGMENT_BYTES as usize);
+        assert!(logged == Logged::default() && intact.is_ok(), "{intact:?}");
+        let read = device.1.load(Relaxed) / BYTES as u64;
+        assert!(read <= 6, "all of it {read} times");
+    }
 }
