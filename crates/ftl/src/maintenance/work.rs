@@ -1,10 +1,15 @@
 //! Doing what is due, one piece at a time.
 
+use std::time::{Duration, Instant};
+
 use super::parts::{Activity, Maintenance};
 use super::plan::Plan;
 use crate::{
     Error, Result, Work, checkpoint::Rewrite, gc::Collecting, log::Log, map::Map, paging::DIRTY_SHARE_MAX,
 };
+
+/// How long to wait before looking again whether a segment is still pinned.
+const PINNED_WAIT: Duration = Duration::from_millis(1);
 
 impl Maintenance {
     /// See [`crate::Ftl::step`].
@@ -44,13 +49,21 @@ impl Maintenance {
                     return Ok(());
                 }
                 let target = missing + self.ahead(&log);
-                let plan = self.plan(&mut log, &map, &mut collecting, target);
-                // A reader, or a check, may pin a segment that could be freed. It waits for no other thread, so it
-                // will be gone soon; and what a checkpoint then finds of the map, the next plan counts again.
-                let is_pinned =
-                    self.reuse.waiting(&log, &map).reader > 0 || self.map_surplus(&log, &map).1 > 0;
-                let plan = plan.or(is_pinned.then_some(Plan::Flush));
-                plan.ok_or_else(|| self.journal.full(&map, log.limits()))?
+                match self.plan(&mut log, &map, &mut collecting, target) {
+                    Some(plan) => plan,
+                    None if self.reuse.waiting(&log, &map).reader == 0
+                        && self.map_surplus(&log, &map).1 == 0 =>
+                    {
+                        return Err(self.journal.full(&map, log.limits()));
+                    }
+                    None => {
+                        // A reader, or a check, pins a segment that could be freed. It waits for no other thread, so
+                        // it will be gone soon, and the next plan counts again.
+                        drop(map);
+                        self.journal.wait_for_move(&mut log, Instant::now() + PINNED_WAIT);
+                        continue;
+                    }
+                }
             };
             self.carry_out(plan, &mut collecting)?;
         }
