@@ -151,6 +151,10 @@ impl Ftl {
 
     /// Fills `buf`, whole sectors, from `lba`; unmapped sectors read as zeros.
     ///
+    /// A chunk of the space, the [`CHUNK_SECTORS`](crate::CHUNK_SECTORS) sectors from a multiple of that on, is read as
+    /// it was at one moment. Of a batch that another thread writes meanwhile, one chunk may have the changes and another
+    /// one not.
+    ///
     /// # Errors
     /// [`Error::Corrupt`] when stored bytes are not what was written; `buf` then holds no part of the damaged chunk,
     /// but other parts of it may be filled.
