@@ -132,9 +132,9 @@ fn whoever_flushes_finds_their_batch_after_a_cut() {
     });
 }
 
-fn store_with_log_device() -> (Arc<ScheduledDevice>, Arc<ScheduledLog>, Arc<Ftl>) {
+fn store_with_log_device(log_bytes: u64) -> (Arc<ScheduledDevice>, Arc<ScheduledLog>, Arc<Ftl>) {
     let medium = SimDevice::new(SEGMENTS * u64::from(SEGMENT_BYTES), dice().next_u64());
-    let memory = SimMemory::beside(&medium, 128 << 10, dice().next_u64());
+    let memory = SimMemory::beside(&medium, log_bytes, dice().next_u64());
     let format = FormatOptions {
         segment_bytes: Some(SEGMENT_BYTES),
         force: true,
@@ -154,7 +154,7 @@ fn store_with_log_device() -> (Arc<ScheduledDevice>, Arc<ScheduledLog>, Arc<Ftl>
 fn whoever_flushes_into_a_log_device_finds_their_batch_after_a_cut() {
     const LEN: usize = 1024;
     explore(15, || {
-        let (device, log, ftl) = store_with_log_device();
+        let (device, log, ftl) = store_with_log_device(128 << 10);
         match dice().below(6) {
             0 => log.0.fail_writes_after(1 + dice().below(4)),
             1 => log.0.fail_sync(),
@@ -194,12 +194,36 @@ fn whoever_flushes_into_a_log_device_finds_their_batch_after_a_cut() {
     });
 }
 
+/// A segment that dies before it is durable may be logged beside the flush that makes its death durable. It is not used
+/// again while bytes of it lie behind the mark.
+#[test]
+fn a_dead_segment_that_is_logged_is_not_used_again() {
+    const LEN: usize = 15 << 10;
+    explore(8, || {
+        let (device, log, ftl) = store_with_log_device(1 << 20);
+        // One segment and a half; nothing is live in the first one.
+        (1..=6).for_each(|number| write(&ftl, Lba(0), number, LEN).unwrap());
+        let flusher = Arc::clone(&ftl);
+        let flushes = thread::spawn(move || flusher.flush().unwrap());
+        let user = Arc::clone(&ftl);
+        let uses_again = thread::spawn(move || {
+            user.checkpoint().unwrap();
+            (7..=22).for_each(|number| write(&user, Lba(0), number, LEN).unwrap());
+        });
+        join(vec![flushes, uses_again]);
+        let (medium, memory) = log.after_a_cut(&device);
+        let options = Options { log_device: LogDeviceUse::Device(memory), ..Options::default() };
+        let recovered = Ftl::open(medium, options).unwrap();
+        read_version(&recovered, Lba(0), LEN, 6, 22);
+    });
+}
+
 /// Flushes wait in two queues, and a thread that is woken to lead one may have to go to the other: those behind it slept
 /// for ever.
 #[test]
 fn whoever_goes_from_log_device_to_flash_or_back_leaves_nobody_asleep() {
     explore(15, || {
-        let (_, _, ftl) = store_with_log_device();
+        let (_, _, ftl) = store_with_log_device(128 << 10);
         let mut threads = Vec::new();
         for thread in 0..3 {
             let ftl = Arc::clone(&ftl);
