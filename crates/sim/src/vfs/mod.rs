@@ -10,9 +10,15 @@
 //! 3. keeps a prefix of the pending name changes (journalling file systems keep these in order), and
 //!    so forgets files whose creation was lost, synced or not.
 //!
+//! A sync of a file makes all its changes durable, also those of a process that was killed. A sync of the VFS makes names
+//! durable, and the files that the present process has changed: what a killed one left in other files stays pending.
+//!
 //! Handles opened before a power cycle are dead after it: they return [`Error::PowerCut`].
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use lacuna_device::{
     AtomicWrites, BatchOp, Error, File, FileId, FileProps, Result, SECTOR, StreamHint, Vfs, VfsStats,
@@ -49,6 +55,9 @@ struct State {
     pending_names: Vec<NameChange>,
     files: BTreeMap<FileId, Content>,
     pending: Vec<Pending>,
+    /// Files that this life has changed and not synced since: a sync of the VFS syncs these, as a directory does that
+    /// knows nothing of an ended process.
+    dirty: BTreeSet<FileId>,
     next_id: u64,
     /// Number of power cycles; handles of earlier ones are dead.
     life: u64,
@@ -173,6 +182,7 @@ impl State {
     fn write(&mut self, file: FileId, offset: u64, data: &[u8], is_atomic: bool) -> Result<()> {
         self.content(file)?;
         let verdict = self.power.tick()?;
+        self.dirty.insert(file);
         let outcome = self.power.check_write(NAME);
         if matches!(outcome, Err(Error::Full { .. })) {
             return outcome;
@@ -197,6 +207,7 @@ impl State {
     fn punch(&mut self, file: FileId, offset: u64, len: u64) -> Result<()> {
         self.content(file)?;
         let verdict = self.power.tick()?;
+        self.dirty.insert(file);
         let content = self.content(file)?;
         content.cache.bytes.zero(offset, len);
         // The length is kept, so there are no bytes past it to lose.
@@ -208,6 +219,7 @@ impl State {
     fn set_len(&mut self, file: FileId, len: u64) -> Result<()> {
         self.content(file)?;
         let verdict = self.power.tick()?;
+        self.dirty.insert(file);
         let content = self.content(file)?;
         let len_before = content.cache.len;
         content.cache.set_len(len);
@@ -219,9 +231,13 @@ impl State {
         finish(verdict)
     }
 
-    /// Makes the changes of one file durable, or those of all files.
+    /// Makes all changes of one file durable, or those of all files that this life has changed.
     fn sync_files(&mut self, only: Option<FileId>) {
-        let chosen = |id: FileId| only.is_none_or(|file| file == id);
+        let files = match only {
+            Some(file) => BTreeSet::from([file]),
+            None => self.dirty.clone(),
+        };
+        let chosen = |id: FileId| files.contains(&id);
         for change in self.pending.extract_if(.., |change| chosen(change.file)) {
             let content = self.files.get_mut(&change.file).expect("a changed file has content");
             change.apply(&mut content.medium, &Kept::All);
@@ -229,6 +245,7 @@ impl State {
         for (_, content) in self.files.iter_mut().filter(|(id, _)| chosen(**id)) {
             content.sync_len();
         }
+        self.dirty.retain(|id| !files.contains(id));
     }
 
     fn sync(&mut self, only: Option<FileId>) -> Result<()> {
@@ -245,9 +262,16 @@ impl State {
             self.pending_names.clear();
             let named: Vec<FileId> = self.names.values().copied().collect();
             self.files.retain(|id, _| named.contains(id));
+            self.pending.retain(|change| named.contains(&change.file));
         }
         self.stats.device_syncs += 1;
         Ok(())
+    }
+
+    fn start_life(&mut self) {
+        self.life += 1;
+        self.dirty.clear();
+        self.power.switch_on();
     }
 
     /// Decides by chance which of the pending contents and lengths reach the medium, and applies them.
@@ -299,6 +323,7 @@ impl SimVfs {
             pending_names: Vec::new(),
             files: BTreeMap::new(),
             pending: Vec::new(),
+            dirty: BTreeSet::new(),
             next_id: 1,
             life: 0,
             power: Power::default(),
@@ -328,17 +353,14 @@ impl SimVfs {
             content.cache = content.medium.clone();
         }
         state.names = state.medium_names.clone();
-        state.life += 1;
-        state.power.switch_on();
+        state.start_life();
     }
 
     /// Ends the process that used the VFS, without a power cut; if the power is off, switches it on as if only the
     /// process had ended. All handles are dead, and unsynced changes stay in the cache, where a later cut may drop
     /// them. A cut that was set and did not happen is cancelled. Injected failures stay.
     pub fn kill(&self) {
-        let mut state = self.state.lock();
-        state.life += 1;
-        state.power.switch_on();
+        self.state.lock().start_life();
     }
 
     /// Flips bit `bit % 8` of byte `offset` of the file `name`. Call it on synced files: pending changes are not

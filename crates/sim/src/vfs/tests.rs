@@ -185,6 +185,42 @@ fn a_kill_keeps_the_cache_and_a_later_cut_takes_it() {
     assert_eq!(lost, BTreeSet::from([0, 1]));
 }
 
+/// As `DirVfs`, which syncs the files that it has written.
+#[test]
+fn a_sync_of_the_next_life_leaves_what_it_has_not_written() {
+    let run = |vfs: &SimVfs, writes_again: bool, syncs_file: bool| {
+        let file = create(vfs, "f");
+        file.set_len(2 * SECTOR as u64).unwrap();
+        vfs.sync().unwrap();
+        file.write_at(0, &[1; SECTOR]).unwrap();
+        vfs.kill();
+        let file = vfs.open("f", StreamHint::Data).unwrap();
+        if writes_again {
+            file.write_at(SECTOR as u64, &[2; SECTOR]).unwrap();
+        }
+        if syncs_file {
+            file.sync().unwrap();
+        }
+        create(vfs, "g");
+        vfs.sync().unwrap();
+    };
+    for (writes_again, syncs_file, want) in
+        [(false, false, &[0, 1][..]), (true, false, &[1]), (false, true, &[1])]
+    {
+        let found = outcomes(|vfs| run(vfs, writes_again, syncs_file), |vfs| read(vfs, "f", SECTOR)[0]);
+        assert_eq!(found, want.iter().copied().collect(), "{writes_again} {syncs_file}");
+    }
+    let removed = |vfs: &SimVfs| {
+        create(vfs, "f");
+        vfs.sync().unwrap();
+        vfs.open("f", StreamHint::Data).unwrap().write_at(0, &[1; SECTOR]).unwrap();
+        vfs.kill();
+        vfs.remove("f").unwrap();
+        vfs.sync().unwrap();
+    };
+    assert_eq!(outcomes(removed, |vfs| vfs.list().unwrap().len()), [0].into());
+}
+
 #[test]
 fn a_failed_sync_is_not_made_good_by_a_later_one() {
     let run = |vfs: &SimVfs| {
