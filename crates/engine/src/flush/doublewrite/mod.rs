@@ -10,8 +10,8 @@
 //! 1. A region is reused only when its pages are synced in place. When that fails the store is stopped before the
 //!    region is free, and a job that takes a region of a stopped store leaves it as it is.
 //! 2. Recovery frees all regions, so by its end their pages are synced in place too: a process may have ended, or its
-//!    sync failed, between write and sync, so a page that reads well in place may be in a cache only. It is written
-//!    again, and synced.
+//!    sync failed, between write and sync, so a page that reads well in place may be in a cache only. One of which a
+//!    region has the very image is written again, and synced.
 //!
 //! Images stay in a region until it is reused, so some are older than the images in place. One with an LSN before the
 //! checkpoint, or before that of an image of its page that a page-write record names, was synced in place long ago and
@@ -20,10 +20,13 @@
 //!
 //! 3. An image in place without a checksum of all its bytes may be torn by a newer one and look whole: the newer image
 //!    takes its place.
+//! 4. Recovery writes a page in place only from a copy that is durable in this file. What it reads here may be in a cache
+//!    only, so it writes the copy and the region's header again, and syncs them, before the page. A sound image with a
+//!    checksum is left alone, unless the copy is the same: replay brings it up to date.
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use lacuna_device::{AlignedBuf, File, SECTOR, StreamHint, Vfs};
+use lacuna_device::{AlignedBuf, File, StreamHint, Vfs};
 use lacuna_page::{Decoder, Error as PageError, PAGE_BYTES_MAX};
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout,
@@ -175,14 +178,25 @@ pub(crate) fn restore(
         let at = region * REGION_BYTES;
         let mut header = AlignedBuf::zeroed(HEADER_BYTES);
         file.read_at(at, &mut header)?;
-        for entry in parse(&mut header) {
+        let mut needed = Vec::new();
+        for entry in parse(&mut header.to_vec()) {
             let (table, page) = (TableId(entry.table.get()), PageNo(entry.page.get()));
             let oldest = on_device.lsn(PageId { table, page }).map_or(checkpoint, |lsn| lsn.max(checkpoint));
-            let outcome = restore_page(spaces, &*file, at, entry, oldest)?;
-            if outcome != Outcome::Left {
-                written.insert(table);
-            }
-            restored += u64::from(outcome == Outcome::Restored);
+            needed.extend(needed_copy(spaces, &*file, at, entry, oldest)?);
+        }
+        if needed.is_empty() {
+            continue;
+        }
+        // Invariant 4.
+        file.write_at(at, &header)?;
+        for copy in &needed {
+            file.write_at(at + u64::from(copy.entry.start.get()), &copy.image)?;
+        }
+        file.sync()?;
+        for copy in needed {
+            copy.space.file().write_at(copy.space.offset(PageNo(copy.entry.page.get())), &copy.image)?;
+            written.insert(copy.space.id());
+            restored += u64::from(copy.restores);
         }
     }
     for space in written.into_iter().filter_map(|table| spaces.get(table)) {
@@ -205,26 +219,31 @@ fn parse(header: &mut [u8]) -> Vec<Entry> {
     slots.take(count).map(|slot| Entry::read_from_bytes(slot).expect("exact chunk")).collect()
 }
 
-/// The outcome for the page of an image.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Outcome {
-    /// Nothing: it is on the medium, or was not touched, or is damaged.
-    Left,
-    /// It was written again as it is (invariant 2).
-    Renewed,
-    /// It was torn, and the image was written over it.
-    Restored,
+/// A copy that is to be written in place.
+struct Copy {
+    space: Arc<Space>,
+    entry: Entry,
+    image: AlignedBuf,
+    /// Otherwise it is what is there already (invariant 2).
+    restores: bool,
 }
 
-fn restore_page(spaces: &Spaces, file: &dyn File, region: u64, entry: Entry, oldest: Lsn) -> Result<Outcome> {
+/// The copy that `entry` names, if its page is to be written from it. `oldest` is the LSN of the oldest one that may be.
+fn needed_copy(
+    spaces: &Spaces,
+    file: &dyn File,
+    region: u64,
+    entry: Entry,
+    oldest: Lsn,
+) -> Result<Option<Copy>> {
     let (table, page) = (TableId(entry.table.get()), PageNo(entry.page.get()));
     let bytes = entry.bytes.get() as usize;
-    let Some(space) = spaces.get(table) else { return Ok(Outcome::Left) };
+    let Some(space) = spaces.get(table) else { return Ok(None) };
     if bytes > space.page_bytes()
         || (space.blocks().is_some() && bytes != space.slot_bytes())
         || u64::from(entry.start.get()) + bytes as u64 > REGION_BYTES
     {
-        return Ok(Outcome::Left);
+        return Ok(None);
     }
     let mut decoder = Decoder::unpacking(node::unpack);
     let mut target = vec![0; space.page_bytes()];
@@ -233,40 +252,32 @@ fn restore_page(spaces: &Spaces, file: &dyn File, region: u64, entry: Entry, old
         Some(_) => lacuna_page::open_block(&mut image.to_vec(), (table.0, page.0), space.page_bytes()),
         None => decoder.decode(image, (table.0, page.0), &mut target),
     };
-    let mut image = AlignedBuf::zeroed(space.slot_bytes());
-    space.file().read_at(space.offset(page), &mut image)?;
+    let mut in_place = AlignedBuf::zeroed(space.slot_bytes());
+    space.file().read_at(space.offset(page), &mut in_place)?;
     let mut open = |image: &mut [u8]| match open(image) {
         // It is whole and of this page, and can be written without being decrypted and decompressed.
         Err(PageError::NotBuiltIn(_) | PageError::Encrypted) => Ok(lacuna_page::read_meta(image)),
         opened => opened,
     };
-    let in_place = open(&mut image).ok().map(|meta| Lsn(meta.lsn));
-    if in_place.is_some_and(|lsn| lsn < oldest) && !was_unchecked(&space, &image) {
-        return Ok(Outcome::Left); // or the checkpoint would not have passed it
+    let found = open(&mut in_place).ok().map(|meta| Lsn(meta.lsn));
+    let unchecked = found.is_some() && was_unchecked(&space, &in_place);
+    if found.is_some_and(|lsn| lsn < oldest) && !unchecked {
+        return Ok(None); // or the checkpoint would not have passed it
     }
-    let mut copy = AlignedBuf::zeroed(bytes);
-    file.read_at(region + u64::from(entry.start.get()), &mut copy)?;
-    let copied = open(&mut copy).ok().map(|meta| Lsn(meta.lsn)).filter(|lsn| *lsn >= oldest);
-    match in_place {
-        // An old image without a checksum may be torn by the newer one, and nobody would see it.
-        Some(lsn) if copied.is_none_or(|copied| copied <= lsn) => {
-            if lsn < oldest {
-                return Ok(Outcome::Left);
-            }
-            let bytes = match space.blocks() {
-                Some(_) => image.len(),
-                None => lacuna_page::image_bytes(&image).expect("it was opened").next_multiple_of(SECTOR),
-            };
-            space.file().write_at(space.offset(page), &image[..bytes])?;
-            Ok(Outcome::Renewed)
-        }
-        // Old, or torn itself: then its pages were not touched yet.
-        _ if copied.is_none() => Ok(Outcome::Left),
-        _ => {
-            space.file().write_at(space.offset(page), &copy)?;
-            Ok(Outcome::Restored)
-        }
-    }
+    let mut image = AlignedBuf::zeroed(bytes);
+    file.read_at(region + u64::from(entry.start.get()), &mut image)?;
+    // None that is old, or torn itself: then its pages were not touched yet.
+    let Some(copied) = open(&mut image).ok().map(|meta| Lsn(meta.lsn)).filter(|lsn| *lsn >= oldest) else {
+        return Ok(None);
+    };
+    let restores = match found {
+        None => true,
+        Some(lsn) if lsn == copied => false,
+        // Invariant 3; and one that is sound is replay's.
+        Some(lsn) if lsn < copied && unchecked => true,
+        Some(_) => return Ok(None),
+    };
+    Ok(Some(Copy { space, entry, image, restores }))
 }
 
 /// Whether a sound image in place has no checksum of all its bytes.
@@ -280,7 +291,7 @@ pub(crate) fn fuzz_doublewrite(bytes: &[u8]) {
     let mut header = vec![0; HEADER_BYTES];
     let len = bytes.len().min(HEADER_BYTES);
     header[..len].copy_from_slice(&bytes[..len]);
-    parse(&mut header.clone());
+    parse(&mut header.to_vec());
     header[4..8].fill(0);
     let crc = lacuna_crc::crc32c(&header);
     header[4..8].copy_from_slice(&crc.to_le_bytes());

@@ -8,11 +8,13 @@ use std::{
     time::Duration,
 };
 
-use lacuna_device::BatchOp;
-use lacuna_sim::{HookedVfs, Hooks, SimVfs, for_each_seed};
+use lacuna_device::{AtomicWrites, BatchOp};
+use lacuna_sim::{HookedVfs, Hooks, SeededRng, SimVfs, for_each_seed};
 
 use super::{super::Flusher, *};
-use crate::{Durability, Error, Store, StoreOptions, Table, TableOptions, flush::stats::Cause, wal::Until};
+use crate::{
+    Doublewrite, Durability, Error, Store, StoreOptions, Table, TableOptions, flush::stats::Cause, wal::Until,
+};
 
 /// A directory in which a batch waits when the test asks for it, and fails then.
 struct Failing {
@@ -137,4 +139,52 @@ fn a_page_older_than_its_image_on_the_device_is_damaged() {
     file.write_at(16 << 10, &older).expect("write");
     let outcome = Store::open(vfs, options());
     assert!(matches!(outcome, Err(Error::Corrupt { .. })), "{:?}", outcome.err());
+}
+
+/// Neither may an image that was only read in a cache: of the file's, it may be the only whole one.
+#[test]
+fn a_cut_in_the_opening_after_a_kill_tears_no_page_for_good() {
+    for_each_seed(600, |seed| {
+        let mut rng = SeededRng::new(seed);
+        let writes = AtomicWrites { bytes_min: 4096, bytes_max: 64 << 10 };
+        let vfs = if seed % 3 == 0 { SimVfs::with_atomic_writes(seed, writes) } else { SimVfs::new(seed) };
+        let twice = StoreOptions { doublewrite: Doublewrite::On, durability: Durability::Sync, ..options() };
+        // What was written singly and twice lies side by side.
+        let other = StoreOptions { doublewrite: Doublewrite::Auto, ..twice.clone() };
+        let [first, next] = if rng.chance(70) { [&twice, &other] } else { [&other, &twice] };
+        let store = Store::open(vfs.clone(), twice.clone()).expect("open");
+        let table = store.create_table("t", TableOptions::default()).expect("table");
+        let put = |store: &Store, table: &Table, value: u8| {
+            let mut txn = store.begin();
+            (0..40_u8).for_each(|key| txn.put(table, &[key], &[value; 1000]).expect("put"));
+            txn.commit().expect("commit");
+        };
+        put(&store, &table, 0);
+        // The log behind it makes no page anew.
+        store.checkpoint().expect("checkpoint");
+        put(&store, &table, 1);
+        land(table.engine().flusher());
+        drop((table, store));
+        let store = Store::open(vfs.clone(), first.clone()).expect("open");
+        let table = store.table("t").expect("catalog").expect("there");
+        put(&store, &table, 2);
+        let flusher = table.engine().flusher();
+        // In the place of the copies that were made before.
+        flusher.doublewrite().expect("a directory tears pages").free.lock().truncate(1);
+        vfs.set_cut_after(2 + rng.below(3));
+        let until = flusher.pager.log().next();
+        let due = flusher.pager.pool().dirty().oldest_pages(until, 512);
+        drop(flusher.carry_out(flusher.jobs(due, until, Cause::Asked)));
+        drop((table, store));
+        vfs.kill();
+        vfs.set_cut_after(5 + rng.below(12));
+        drop(Store::open(vfs.clone(), next.clone()));
+        vfs.power_cycle();
+        let store = Store::open(vfs, next.clone()).expect("each page is whole somewhere");
+        let table = store.table("t").expect("catalog").expect("there");
+        for key in 0..40_u8 {
+            assert_eq!(store.begin().get(&table, &[key]).expect("get").as_deref(), Some(&[2; 1000][..]));
+        }
+        store.check().expect("check");
+    });
 }
