@@ -351,3 +351,30 @@ fn a_page_without_a_checksum_that_is_written_twice_is_whole_after_any_cut() {
     let twice = StoreOptions { doublewrite: Doublewrite::On, ..options() };
     cut_while_written(TableOptions::default(), &unchecked, &twice, (500, 500));
 }
+
+/// Images for atomic writes have no checksums of their bodies. Once such writes are refused they may be torn.
+#[test]
+fn a_page_without_a_checksum_whose_atomic_write_is_refused_is_whole_after_any_cut() {
+    for_each_seed(150, |seed| {
+        let sim = SimVfs::with_atomic_writes(seed, WRITES);
+        let hooks = refusing(u64::MAX, u64::MAX, unsupported);
+        let vfs = HookedVfs::new(sim.clone(), hooks.clone());
+        let options = StoreOptions { checksums: false, durability: Durability::Sync, ..options() };
+        let store = Store::open(vfs.clone(), options.clone()).expect("open");
+        let table = store.create_table("t", TableOptions::default()).expect("create");
+        write(&store, &table, 1, 500);
+        let mut txn = store.begin();
+        for key in 0..KEYS {
+            txn.put(&table, &key.to_be_bytes(), &value(key, 3, 500)).expect("put");
+        }
+        txn.commit().expect("commit");
+        hooks.atomic_writes.store(seed % 5, Ordering::Relaxed);
+        sim.set_cut_after(1 + seed % 40);
+        drop(store.checkpoint());
+        sim.set_cut_after(0);
+        drop((table, store));
+        sim.power_cycle();
+        let store = Store::open(sim, options).expect("open after the cut");
+        assert_holds(&store, &store.table("t").expect("catalog").expect("there"), 3, 500);
+    });
+}

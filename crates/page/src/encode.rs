@@ -47,6 +47,23 @@ fn seal(
     Encoded { image_bytes, algorithm }
 }
 
+/// Gives an image without a checksum of its bytes ([`Encoder::set_checksums`]) one, for a write that may be torn after
+/// all. One that has it stays as it is.
+///
+/// # Panics
+/// When `image` is not what an encoder made.
+pub fn add_checksum(image: &mut [u8]) {
+    let (mut header, _) = Header::read_from_prefix(image).expect("an image is longer than its header");
+    assert!(header.magic.get() == MAGIC, "not an image");
+    if header.flags & UNCHECKED == 0 {
+        return;
+    }
+    header.flags &= !UNCHECKED;
+    let stored_bytes = header.stored_bytes.get() as usize;
+    header.checksum = header.checksum_with(&image[HEADER_BYTES..HEADER_BYTES + stored_bytes]).into();
+    image[..HEADER_BYTES].copy_from_slice(header.as_bytes());
+}
+
 /// Makes images of pages. Holds compression contexts, so keep one per flushing thread.
 #[derive(Default)]
 pub struct Encoder {

@@ -69,7 +69,7 @@ pub use block::{
 };
 pub use cipher::PageCipher;
 pub use decode::{Decoder, Unpack, image_bytes, image_form, is_encrypted, is_unchecked};
-pub use encode::{Encoded, Encoder};
+pub use encode::{Encoded, Encoder, add_checksum};
 pub use error::{Error, Result};
 pub use format::{HEADER_BYTES, Meta, PAGE_BYTES_MAX, PAGE_BYTES_MIN, TRAILER_BYTES, read_meta, write_meta};
 pub use lacuna_codec::{Algorithm, Codec, UnknownAlgorithm};

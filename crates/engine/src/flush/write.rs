@@ -285,7 +285,7 @@ impl Writer {
         Ok(*old != self.images[..bytes])
     }
 
-    fn write_images(&self, flusher: &Flusher, batch: &Batch, cause: Cause) -> Result<()> {
+    fn write_images(&mut self, flusher: &Flusher, batch: &Batch, cause: Cause) -> Result<()> {
         let Batch { images, newest, .. } = batch;
         let Some(protection) = batch.protection.filter(|_| !images.is_empty()) else { return Ok(()) };
         let newest = *newest;
@@ -322,7 +322,7 @@ impl Writer {
 
     /// Writes images and holes; on return the pages may leave the list of dirty ones (flush invariant 2). A failure
     /// poisons the store. Returns the bytes written in place.
-    fn write_out(&self, flusher: &Flusher, images: &[Image], protection: Protection) -> Result<u64> {
+    fn write_out(&mut self, flusher: &Flusher, images: &[Image], protection: Protection) -> Result<u64> {
         let sum = |of: fn(&Image) -> usize| images.iter().map(|image| of(image) as u64).sum();
         let poisoned = |e| flusher.poison.set(e);
         if let Protection::Single(_) = protection {
@@ -330,6 +330,10 @@ impl Writer {
                 return Ok(sum(|image| image.write_bytes));
             };
             flusher.note_refused_atomic_write(&refusal);
+            // These may be torn, and were made for writes that never are.
+            for image in images.iter().filter(|image| !image.is_hole && image.space.blocks().is_none()) {
+                lacuna_page::add_checksum(&mut self.images[image.start..image.start + image.bytes]);
+            }
             self.write_twice(flusher, images)?;
         } else if protection == Protection::Twice {
             self.write_twice(flusher, images)?;
