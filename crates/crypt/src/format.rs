@@ -25,7 +25,7 @@ const CIPHER_AES_256_XTS: u32 = 1;
 /// Argon2id, version 0x13.
 const KDF_ARGON2ID: u8 = 1;
 /// Key blocks are counted up one by one, as superblocks are: a number beyond this was not counted to.
-const SEQUENCE_MAX: u64 = 1 << 62;
+pub(crate) const SEQUENCE_MAX: u64 = 1 << 62;
 /// Bytes of a wrapped volume key: it, and the tag of Poly1305.
 pub(crate) const SEALED_BYTES: usize = VOLUME_KEY_BYTES + 16;
 

@@ -18,7 +18,7 @@ use zeroize::Zeroizing;
 
 use crate::{
     error::{Error, Result},
-    format::{Content, KEY_BLOCK_BYTES, SEALED_BYTES, Slot},
+    format::{Content, KEY_BLOCK_BYTES, SEALED_BYTES, SEQUENCE_MAX, Slot},
     limits::{LABEL_BYTES_MAX, SLOTS},
     secret::{Secret, VOLUME_KEY_BYTES, VolumeKey, random},
 };
@@ -232,7 +232,7 @@ impl KeyBlock {
             return Err(Error::OpensAlready { slot });
         }
         let slot = wrap(&self.0.uuid, &key, new, options)?;
-        Ok((self.with(free, Some(slot)), free))
+        Ok((self.with(free, Some(slot))?, free))
     }
 
     /// The block without `slot`. `secret` must open another one (invariant 3).
@@ -242,7 +242,7 @@ impl KeyBlock {
     pub fn remove(&self, secret: &Secret, slot: usize) -> Result<KeyBlock> {
         let removed = self.0.slots.get(slot).and_then(Option::as_ref).ok_or(Error::UnusedSlot { slot })?;
         match self.unlock_but(Some(slot), secret) {
-            Ok(_) => Ok(self.with(slot, None)),
+            Ok(_) => self.with(slot, None),
             Err(Error::WrongKey { .. }) if removed.unwrap(&self.0.uuid, secret)?.is_some() => {
                 Err(Error::KeyOfRemoved { slot })
             }
@@ -261,7 +261,7 @@ impl KeyBlock {
             return Err(Error::OpensAlready { slot });
         }
         let slot = wrap(&self.0.uuid, &key, new, options)?;
-        let mut rotated = self.with(number, Some(slot));
+        let mut rotated = self.with(number, Some(slot))?;
         for (other, slot) in self.used().filter(|(other, _)| *other != number) {
             // Programs of before gave a secret several slots.
             if slot.unwrap(&self.0.uuid, secret)?.is_some() {
@@ -283,11 +283,14 @@ impl KeyBlock {
         }
     }
 
-    fn with(&self, number: usize, slot: Option<Slot>) -> KeyBlock {
+    fn with(&self, number: usize, slot: Option<Slot>) -> Result<KeyBlock> {
         let mut content = self.0.clone();
+        if content.sequence >= SEQUENCE_MAX {
+            return Err(Error::Damaged("a key block with the last number that can be counted to"));
+        }
         content.sequence += 1;
         content.slots[number] = slot;
-        KeyBlock(content)
+        Ok(KeyBlock(content))
     }
 }
 

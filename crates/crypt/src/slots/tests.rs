@@ -91,7 +91,7 @@ fn a_slot_of_another_store_does_not_open() {
 fn twice() -> (KeyBlock, VolumeKey) {
     let (block, key) = block();
     let slot = wrap(&UUID, &key, &secret("one"), &cheap("first")).unwrap();
-    (block.with(1, Some(slot)), key)
+    (block.with(1, Some(slot)).unwrap(), key)
 }
 
 /// The old key went on opening another slot.
@@ -200,4 +200,16 @@ proptest! {
             prop_assert_eq!(block.encode(), bytes);
         }
     }
+}
+
+/// Otherwise it would be one that cannot be read any more.
+#[test]
+fn the_last_number_that_can_be_read_is_not_counted_on() {
+    let (mut block, _) = block();
+    block.0.sequence = SEQUENCE_MAX;
+    assert!(KeyBlock::parse(&block.encode()).is_ok());
+    assert!(matches!(block.add(&secret("one"), &secret("two"), &cheap("")), Err(Error::Damaged(_))));
+    block.0.sequence -= 1;
+    let (added, _) = block.add(&secret("one"), &secret("two"), &cheap("")).unwrap();
+    assert!(KeyBlock::parse(&added.encode()).is_ok());
 }
