@@ -6,12 +6,15 @@ use std::{
     sync::Arc,
 };
 
-use lacuna_device::{AlignedBuf, LogDevice, MemVfs, SECTOR, StreamHint, Vfs, log_device::MappedMemory};
+use lacuna_device::{
+    AlignedBuf, AtomicWrites, BatchOp, Error as DeviceError, FileProps, LogDevice, MemVfs, SECTOR,
+    StreamHint, Vfs, log_device::MappedMemory,
+};
 use lacuna_engine::{
     Algorithm, Direction, Doublewrite, EngineKey, Error, KeyChange, KeyCost, KeyOptions, LogDeviceVfs,
     Result, Secret, Store, StoreOptions, Table, TableKind, TableOptions,
 };
-use lacuna_sim::{SeededRng, SimVfs, for_each_seed};
+use lacuna_sim::{HookedVfs, Hooks, SeededRng, SimVfs, for_each_seed};
 
 /// No compression or packing takes it apart: it is in plain tables, and keys.
 const MARK: &[u8] = b"marked plaintext";
@@ -354,6 +357,51 @@ fn a_store_that_exists_gets_keys_and_its_tables_are_encrypted_in_place() {
         bytes.windows(MARK.len()).any(|window| window == MARK)
     };
     assert!(!found(&*vfs), "optimizing left nothing of the plain images in the file");
+}
+
+/// A directory whose files take holes of whole blocks, none, or refuse them from now on.
+struct Holes {
+    unit: u32,
+    refuses: bool,
+}
+
+impl Hooks for Holes {
+    fn props(&self, props: FileProps) -> FileProps {
+        FileProps { hole_unit: self.unit, ..props }
+    }
+
+    fn before_batch(&self, ops: &[BatchOp<'_>]) -> lacuna_device::Result<()> {
+        match self.refuses && ops.iter().any(|op| matches!(op, BatchOp::Punch { .. })) {
+            true => Err(DeviceError::Unsupported { what: "directory".into(), operation: "punch a hole" }),
+            false => Ok(()),
+        }
+    }
+}
+
+/// Behind an image that became shorter lies what the image before it had there.
+#[test]
+fn nothing_plain_stays_behind_encrypted_images() {
+    let writes = AtomicWrites { bytes_min: 4096, bytes_max: 64 << 10 };
+    for (unit, refuses, trim) in
+        [(4096, false, true), (0, false, true), (4096, true, true), (4096, false, false)]
+    {
+        for sim in [SimVfs::new(1), SimVfs::with_atomic_writes(1, writes)] {
+            let vfs: Arc<dyn Vfs> = HookedVfs::new(sim, Arc::new(Holes { unit, refuses }));
+            let store =
+                Store::open(vfs.clone(), StoreOptions { trim, ..options(Some("secret")) }).expect("open");
+            let table = store.create_table("t", plain().page_bytes(16 << 10)).expect("create");
+            put(&store, &table, 0..300, 200).expect("put");
+            store.checkpoint().expect("checkpoint");
+            store.alter_table("t", lz4().kind).expect("alter");
+            store.set_encrypted("t", true).expect("set");
+            store.optimize("t", |_| ControlFlow::Continue(())).expect("optimize");
+            drop(table);
+            store.close().expect("close");
+            let bytes = bytes_of(&*vfs, "t00000016.16k");
+            let found = bytes.windows(MARK.len()).filter(|window| *window == MARK).count();
+            assert_eq!(found, 0, "unit {unit}, refuses {refuses}, trim {trim}");
+        }
+    }
 }
 
 /// Either copy is enough, also of a part; the next opening restores the other.

@@ -66,10 +66,11 @@ pub(super) struct Image {
     pub(super) start: usize,
     /// Its length in whole sectors.
     pub(super) bytes: usize,
-    /// Bytes that are written for it, zeros behind it included, unless it is written twice.
+    /// Bytes that are written in its place, zeros behind it included.
     write_bytes: usize,
     lsn: Lsn,
     is_plain: bool,
+    is_encrypted: bool,
     /// There is nothing to write: the page's range of the file is to be a hole.
     is_hole: bool,
 }
@@ -104,6 +105,19 @@ impl Image {
     /// The hole that comes with it: all of a free page, else the part behind the image that is stale.
     fn hole(&self) -> Option<(u64, u64)> {
         if self.is_hole { Some((self.offset(), self.space.slot_bytes() as u64)) } else { self.stale() }
+    }
+
+    /// Bytes from its start on in which nothing older may stay, as far as no hole takes it away. Behind an encrypted image
+    /// there may be plaintext of the time before.
+    fn covered_bytes(&self, flusher: &Flusher) -> usize {
+        let unit = self.space.file().props().hole_unit as usize;
+        if !self.is_encrypted {
+            self.bytes
+        } else if unit == 0 || !flusher.may_punch() {
+            self.space.page_bytes()
+        } else {
+            self.bytes.next_multiple_of(unit).min(self.space.page_bytes())
+        }
     }
 
     /// Whether an older image lies in the stale part, which readers need as long as this one may be lost.
@@ -144,7 +158,7 @@ impl Writer {
             self.encoder.set_checksums(flusher.options.checksums || !protection.is_never_torn());
             let Some(mut image) = self.take(flusher, due, &frame, space, batch.used) else { continue };
             if !image.is_hole {
-                image.write_bytes = protection.write_bytes(image.bytes);
+                image.write_bytes = protection.write_bytes(image.covered_bytes(flusher));
                 self.images[image.start + image.bytes..image.start + image.write_bytes].fill(0);
             }
             batch.used += image.write_bytes;
@@ -175,6 +189,7 @@ impl Writer {
                 write_bytes: 0,
                 lsn,
                 is_plain: false,
+                is_encrypted: false,
                 is_hole: true,
             });
         }
@@ -198,6 +213,7 @@ impl Writer {
                 write_bytes,
                 lsn,
                 is_plain: false,
+                is_encrypted: false,
                 is_hole: false,
             });
         }
@@ -219,7 +235,8 @@ impl Writer {
         let lsn = ops::lsn(&self.copy[..space.page_bytes()]);
         let (bytes, is_plain) = self.encode(&space, codec, start);
         let (frame, write_bytes) = (frame.clone(), bytes);
-        Some(Image { frame, space, start, bytes, write_bytes, lsn, is_plain, is_hole: false })
+        let is_encrypted = lacuna_page::is_encrypted(&self.images[start..]);
+        Some(Image { frame, space, start, bytes, write_bytes, lsn, is_plain, is_encrypted, is_hole: false })
     }
 
     /// Copies a latched page for [`Writer::encode`].
@@ -323,24 +340,22 @@ impl Writer {
     /// Writes images and holes; on return the pages may leave the list of dirty ones (flush invariant 2). A failure
     /// poisons the store. Returns the bytes written in place.
     fn write_out(&mut self, flusher: &Flusher, images: &[Image], protection: Protection) -> Result<u64> {
-        let sum = |of: fn(&Image) -> usize| images.iter().map(|image| of(image) as u64).sum();
         let poisoned = |e| flusher.poison.set(e);
         if let Protection::Single(_) = protection {
-            let Some(refusal) = self.write_singly(flusher, images).map_err(poisoned)? else {
-                return Ok(sum(|image| image.write_bytes));
-            };
-            flusher.note_refused_atomic_write(&refusal);
-            // These may be torn, and were made for writes that never are.
-            for image in images.iter().filter(|image| !image.is_hole && image.space.blocks().is_none()) {
-                lacuna_page::add_checksum(&mut self.images[image.start..image.start + image.bytes]);
+            if let Some(refusal) = self.write_singly(flusher, images).map_err(poisoned)? {
+                flusher.note_refused_atomic_write(&refusal);
+                // These may be torn, and were made for writes that never are.
+                for image in images.iter().filter(|image| !image.is_hole && image.space.blocks().is_none()) {
+                    lacuna_page::add_checksum(&mut self.images[image.start..image.start + image.bytes]);
+                }
+                self.write_twice(flusher, images)?;
             }
-            self.write_twice(flusher, images)?;
         } else if protection == Protection::Twice {
             self.write_twice(flusher, images)?;
         } else {
             self.write_in_place(flusher, images).map_err(poisoned)?;
         }
-        Ok(sum(|image| image.bytes))
+        Ok(images.iter().map(|image| image.write_bytes as u64).sum())
     }
 
     /// A failure poisons the store before the region with the images is free.
@@ -398,7 +413,7 @@ impl Writer {
         for image in images {
             let (file, offset) = (image.space.file().id(), image.offset());
             if !image.is_hole {
-                let data = &self.images[image.start..image.start + image.bytes];
+                let data = &self.images[image.start..image.start + image.write_bytes];
                 batch.push(BatchOp::Write { file, offset, data });
             }
             if !is_atomic {
@@ -439,6 +454,8 @@ fn punch_all(flusher: &Flusher, images: &[&Image]) -> Result<bool> {
             is_made = true;
         } else if image.is_hole {
             write_hole(image)?;
+        } else if image.is_encrypted && image.offset() + (image.write_bytes as u64) < offset + len {
+            image.space.file().write_at(offset, &AlignedBuf::zeroed(len as usize))?;
         }
     }
     Ok(is_made)
