@@ -275,6 +275,15 @@ fn a_table_whose_key_is_lost_refuses_while_others_work() {
     store.check().expect("check");
 }
 
+/// Changes an entry, and makes its checksum match.
+fn resealed(mut sector: Vec<u8>, change: impl FnOnce(&mut [u8])) -> Vec<u8> {
+    change(&mut sector);
+    sector[8..12].fill(0);
+    let checksum = lacuna_crc::crc32c(&sector[..120]);
+    sector[8..12].copy_from_slice(&checksum.to_le_bytes());
+    sector
+}
+
 /// Destroying a key destroys the table.
 #[test]
 fn the_key_of_a_table_goes_with_it() {
@@ -402,6 +411,71 @@ fn nothing_plain_stays_behind_encrypted_images() {
             assert_eq!(found, 0, "unit {unit}, refuses {refuses}, trim {trim}");
         }
     }
+}
+
+/// An entry for a table without a key, which does not open.
+#[test]
+fn a_forged_entry_keeps_a_table_from_being_encrypted() {
+    let vfs: Arc<dyn Vfs> = MemVfs::new();
+    two_tables(&vfs);
+    let store = Store::open(vfs.clone(), options(Some("secret"))).expect("open");
+    let table = store.create_table("plain", plain()).expect("create");
+    put(&store, &table, 0..10, 100).expect("put");
+    drop(table);
+    store.close().expect("close");
+    let at = entry_of(&*vfs, 16);
+    let sector = bytes_of(&*vfs, KEYS[0])[at..at + SECTOR].to_vec();
+    let sector = resealed(sector, |entry| entry[12..16].copy_from_slice(&18_u32.to_le_bytes()));
+    let end = bytes_of(&*vfs, KEYS[0]).len();
+    KEYS.iter().for_each(|name| overwrite(&*vfs, name, end, &sector));
+    let store = Store::open(vfs, options(Some("secret"))).expect("open");
+    assert!(matches!(store.set_encrypted("plain", true), Err(Error::TableLocked { .. })));
+    assert_eq!(count(&store, "plain").expect("count"), 10);
+}
+
+/// Of two entries of a table in both files one counts, from the next opening on alone.
+#[test]
+fn files_that_differ_are_settled() {
+    for damage in 0..3 {
+        let vfs: Arc<dyn Vfs> = MemVfs::new();
+        two_tables(&vfs);
+        let (one, other) = (entry_of(&*vfs, 16), entry_of(&*vfs, 17));
+        let whole = bytes_of(&*vfs, KEYS[0]).to_vec();
+        let sealed = resealed(whole[one..one + SECTOR].to_vec(), |entry| entry[100] ^= 1);
+        match damage {
+            // One that does not open, in the place of that of one file.
+            0 => overwrite(&*vfs, KEYS[0], one, &sealed),
+            1 => overwrite(&*vfs, KEYS[1], one, &sealed),
+            // The same entry elsewhere, too.
+            _ => overwrite(&*vfs, KEYS[1], whole.len(), &whole[other..other + SECTOR]),
+        }
+        let store = Store::open(vfs.clone(), options(Some("secret"))).expect("open");
+        assert_eq!(count(&store, "one").expect("count") + count(&store, "other").expect("count"), 200);
+        store.close().expect("close");
+        for name in KEYS {
+            let found = bytes_of(&*vfs, name);
+            assert!(found[..whole.len()] == whole && found[whole.len()..].iter().all(|byte| *byte == 0));
+        }
+    }
+}
+
+/// Otherwise a change that read the key block before another one wrote it would take that back.
+#[test]
+fn secrets_that_change_at_a_time_are_all_changed() {
+    let vfs: Arc<dyn Vfs> = MemVfs::new();
+    two_tables(&vfs);
+    let slot = KeyOptions { cost: KeyCost { memory_kib: 2048, passes: 2 }, ..KeyOptions::default() };
+    std::thread::scope(|scope| {
+        for number in 0..6 {
+            let (vfs, slot) = (&vfs, &slot);
+            scope.spawn(move || {
+                let new = Secret::new(format!("number {number}")).expect("a secret");
+                let change = KeyChange::Add { new: &new, options: slot };
+                Store::change_keys(vfs, &Secret::new("secret").expect("a secret"), &change).expect("add");
+            });
+        }
+    });
+    assert_eq!(Store::keys(&vfs).expect("keys").len(), 7);
 }
 
 /// Either copy is enough, also of a part; the next opening restores the other.

@@ -23,6 +23,7 @@ mod golden;
 mod hermitage;
 #[path = "history/main.rs"]
 mod history;
+mod killed;
 mod leaves;
 mod log_device;
 mod many_tables;

@@ -9,8 +9,10 @@
 //!
 //! Invariants:
 //!
-//! 1. A change is written to the first file, synced, then to the other, synced. So one copy is whole at any time. Each
-//!    copy of an entry counts, and of the key blocks the one with the greater number.
+//! 1. A change is written to the first file, synced, then to the other, synced. So one copy is whole at any time, and
+//!    what both files have is durable. Each copy of an entry counts, and of the key blocks the one with the greater
+//!    number. Before recovery encrypts anything it writes anew what the files do not both have: a process may have
+//!    ended before its sync, and left it in a cache.
 //! 2. A key is durable before anything is encrypted with it, and is wiped only once nothing that it encrypted is left:
 //!    a table's after its file. A crash in between leaves a key of no table, which the next opening wipes.
 //! 3. A data key is for one table of one engine: both are authenticated with it. Numbers of tables are given once.
@@ -23,16 +25,24 @@
 //!   undo pages, which mix tables.
 //! - Names of tables, the catalog, lengths, and which page was written when are not.
 //!
-//! The lock is a leaf, held across I/O; only making and dropping tables take it.
+//! The lock is a leaf, held across I/O; only making and dropping tables take it. [`CHANGES`] is another one: secrets
+//! change one at a time, in a store that is open or not. The lock of the VFS keeps other processes out.
 
 mod format;
 
 #[cfg(test)]
 pub(crate) use format::LAYOUT;
 
-use std::{collections::BTreeMap, fs, io::Read, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    io::Read,
+    sync::Arc,
+};
 
-use lacuna_crypt::{KEY_BLOCK_BYTES, KeyBlock, KeyChange, Secret, SectorCipher, SlotInfo, VolumeKey};
+use lacuna_crypt::{
+    KEY_BLOCK_BYTES, KeyBlock, KeyChange, Secret, SectorCipher, SlotInfo, VolumeKey, WRAPPED_KEY_BYTES,
+};
 use lacuna_device::{AlignedBuf, File, StreamHint, Vfs};
 use lacuna_page::PageCipher;
 use zerocopy::IntoBytes;
@@ -79,10 +89,32 @@ pub(crate) struct Keys {
 /// What the files hold.
 #[derive(Default)]
 struct Entries {
-    /// Of each table that has a key: the sector, and the cipher unless the key does not open.
-    keys: BTreeMap<TableId, (usize, Option<Arc<DataCipher>>)>,
-    /// Sectors that may hold something.
-    sectors: usize,
+    /// Of each table that has a key, the entry that counts.
+    keys: BTreeMap<TableId, Entry>,
+    /// Sectors with other entries of these tables, which nothing has made.
+    strays: BTreeSet<usize>,
+}
+
+/// The key of a table.
+struct Entry {
+    /// Its sector.
+    number: usize,
+    wrapped: [u8; WRAPPED_KEY_BYTES],
+    /// None when the key does not open.
+    cipher: Option<Arc<DataCipher>>,
+}
+
+/// Held while the key block is read and written anew.
+static CHANGES: parking_lot::Mutex<()> = parking_lot::Mutex::new(());
+
+/// Where a sector lies in the files, and what it is to hold.
+fn sector_of(number: usize, entry: Option<(TableId, &[u8; WRAPPED_KEY_BYTES])>) -> (u64, AlignedBuf) {
+    let mut sector = AlignedBuf::zeroed(SECTOR);
+    if let Some((table, wrapped)) = entry {
+        let raw = format::encode(table, *wrapped);
+        sector[..size_of_val(&raw)].copy_from_slice(raw.as_bytes());
+    }
+    (ENTRIES_AT + (number * SECTOR) as u64, sector)
 }
 
 fn refused(vfs: &dyn Vfs, reason: lacuna_crypt::Error) -> Error {
@@ -118,27 +150,30 @@ impl Keys {
         let (_, root) = block.unlock(secret).map_err(|reason| refused(&**vfs, reason))?;
         let uuid = block.uuid();
         let mut entries = Entries::default();
+        let mut found = Vec::new();
         for file in files(&**vfs)?.into_iter().flatten() {
             let sectors = (file.len()?.saturating_sub(ENTRIES_AT) / SECTOR as u64).min(ENTRIES_MAX as u64);
-            entries.sectors = entries.sectors.max(sectors as usize);
             let mut sector = AlignedBuf::zeroed(SECTOR);
             for number in 0..sectors as usize {
                 file.read_at(ENTRIES_AT + (number * SECTOR) as u64, &mut sector)?;
                 let Some((table, wrapped)) = format::parse(&sector) else { continue };
                 let key = root.unwrap(&wrapped, &format::context(&uuid, table));
                 let cipher = key.map(|key| Arc::new(DataCipher(key.cipher())));
-                let known = entries.keys.get(&table).is_some_and(|(_, known)| known.is_some());
-                if !known {
-                    entries.keys.insert(table, (number, cipher));
+                found.push((number, table));
+                if entries.keys.get(&table).is_none_or(|known| known.cipher.is_none()) {
+                    entries.keys.insert(table, Entry { number, wrapped, cipher });
                 }
             }
         }
+        let counts: BTreeSet<usize> = entries.keys.values().map(|entry| entry.number).collect();
+        entries.strays =
+            found.into_iter().map(|(number, _)| number).filter(|n| !counts.contains(n)).collect();
         Ok(Keys { vfs: Arc::clone(vfs), uuid, root, entries: Mutex::new(entries) })
     }
 
     /// The cipher of a table; `None` when it has no key, or one that does not open.
     pub(crate) fn cipher(&self, table: TableId) -> Option<Arc<DataCipher>> {
-        self.entries.lock().keys.get(&table).and_then(|(_, cipher)| cipher.clone())
+        self.entries.lock().keys.get(&table).and_then(|entry| entry.cipher.clone())
     }
 
     /// The cipher of the log or of undo, without which the engine cannot be opened.
@@ -151,70 +186,81 @@ impl Keys {
     }
 
     /// Makes a key for a table that has none; durable on return (invariant 2).
+    ///
+    /// # Errors
+    /// [`Error::TableLocked`] where the files have a key for it, which does not open: a table's key never changes.
     pub(crate) fn make(&self, table: TableId) -> Result<Arc<DataCipher>> {
         let mut entries = self.entries.lock();
-        assert!(!entries.keys.contains_key(&table), "a table's key never changes");
+        if entries.keys.contains_key(&table) {
+            return Err(Error::TableLocked { id: table });
+        }
         let key = VolumeKey::random().map_err(|reason| refused(&*self.vfs, reason))?;
         let wrapped = self
             .root
             .wrap(&key, &format::context(&self.uuid, table))
             .map_err(|reason| refused(&*self.vfs, reason))?;
-        let used: Vec<usize> = entries.keys.values().map(|(sector, _)| *sector).collect();
+        let used: BTreeSet<usize> = entries.keys.values().map(|entry| entry.number).collect();
         let number = (0..).find(|number| !used.contains(number)).expect("there is always another one");
         if number >= ENTRIES_MAX {
             return Err(Error::Full { what: format!("{}: {}", self.vfs.name(), NAMES[0]) });
         }
-        let mut sector = AlignedBuf::zeroed(SECTOR);
-        let entry = format::encode(table, wrapped);
-        sector[..size_of_val(&entry)].copy_from_slice(entry.as_bytes());
-        self.put(number, &sector)?;
-        entries.sectors = entries.sectors.max(number + 1);
+        put_in_both(&*self.vfs, &[sector_of(number, Some((table, &wrapped)))])?;
         let cipher = Arc::new(DataCipher(key.cipher()));
-        entries.keys.insert(table, (number, Some(Arc::clone(&cipher))));
+        entries.keys.insert(table, Entry { number, wrapped, cipher: Some(Arc::clone(&cipher)) });
         Ok(cipher)
     }
 
     /// Wipes the key of a table whose file is gone, durably.
     pub(crate) fn forget(&self, table: TableId) -> Result<()> {
-        let mut entries = self.entries.lock();
-        let Some((number, _)) = entries.keys.get(&table) else { return Ok(()) };
-        self.put(*number, &AlignedBuf::zeroed(SECTOR))?;
-        entries.keys.remove(&table);
-        Ok(())
+        self.forget_all(&[table])
     }
 
-    /// Wipes the keys of tables that are not there, and makes both files hold the same, as they do outside of a change.
-    pub(crate) fn settle(&self, is_there: impl Fn(TableId) -> bool) -> Result<()> {
+    /// Wipes the keys of tables that are not there.
+    pub(crate) fn forget_others(&self, is_there: impl Fn(TableId) -> bool) -> Result<()> {
         let gone: Vec<TableId> =
             self.entries.lock().keys.keys().copied().filter(|id| !is_there(*id)).collect();
-        gone.into_iter().try_for_each(|table| self.forget(table))?;
-        settle_block(&*self.vfs)?;
-        let entries = self.entries.lock();
-        let [Some(first), Some(second)] = files(&*self.vfs)? else { return Ok(()) };
-        let (mut one, mut other) = (AlignedBuf::zeroed(SECTOR), AlignedBuf::zeroed(SECTOR));
-        for (table, (number, _)) in &entries.keys {
-            let at = ENTRIES_AT + (number * SECTOR) as u64;
-            read_or_zeros(&*first, at, &mut one)?;
-            read_or_zeros(&*second, at, &mut other)?;
-            let is_whole = |sector: &[u8]| format::parse(sector).is_some_and(|(found, _)| found == *table);
-            match (is_whole(&one), is_whole(&other)) {
-                (true, false) => self.put(*number, &one)?,
-                (false, true) => self.put(*number, &other)?,
-                _ => {}
-            }
-        }
+        self.forget_all(&gone)
+    }
+
+    fn forget_all(&self, tables: &[TableId]) -> Result<()> {
+        let mut entries = self.entries.lock();
+        let known = tables.iter().filter_map(|table| entries.keys.get(table));
+        let wiped: Vec<_> = known.map(|entry| sector_of(entry.number, None)).collect();
+        put_in_both(&*self.vfs, &wiped)?;
+        tables.iter().for_each(|table| drop(entries.keys.remove(table)));
         Ok(())
     }
 
-    /// Writes a sector of both files (invariant 1).
-    fn put(&self, number: usize, sector: &AlignedBuf) -> Result<()> {
-        let at = ENTRIES_AT + (number * SECTOR) as u64;
-        put_in_both(&*self.vfs, at, sector)
+    /// Makes both files hold the same, durably, as they do outside of a change. Nothing may rely on a key before
+    /// (invariant 1).
+    pub(crate) fn settle(&self) -> Result<()> {
+        settle_block(&*self.vfs)?;
+        let mut entries = self.entries.lock();
+        let files = files(&*self.vfs)?;
+        let mut differing = Vec::new();
+        let mut found = AlignedBuf::zeroed(SECTOR);
+        for (table, entry) in &entries.keys {
+            let (at, sector) = sector_of(entry.number, Some((*table, &entry.wrapped)));
+            let mut is_same = true;
+            for file in &files {
+                match file {
+                    Some(file) => read_or_zeros(&**file, at, &mut found)?,
+                    None => found.fill(0),
+                }
+                is_same &= *found == *sector;
+            }
+            if !is_same {
+                differing.push((at, sector));
+            }
+        }
+        differing.extend(std::mem::take(&mut entries.strays).into_iter().map(|n| sector_of(n, None)));
+        put_in_both(&*self.vfs, &differing)
     }
 }
 
-/// Invariant 1.
-fn put_in_both(vfs: &dyn Vfs, at: u64, bytes: &AlignedBuf) -> Result<()> {
+/// Writes these bytes to both files (invariant 1).
+fn put_in_both(vfs: &dyn Vfs, writes: &[(u64, AlignedBuf)]) -> Result<()> {
+    let Some(end) = writes.iter().map(|(at, bytes)| at + bytes.len() as u64).max() else { return Ok(()) };
     for name in NAMES {
         let file = match vfs.open(name, StreamHint::Data) {
             Err(lacuna_device::Error::NotFound { .. }) => {
@@ -224,11 +270,12 @@ fn put_in_both(vfs: &dyn Vfs, at: u64, bytes: &AlignedBuf) -> Result<()> {
             }
             other => other?,
         };
-        let end = at + bytes.len() as u64;
         if file.len()? < end {
             file.set_len(end)?;
         }
-        file.write_at(at, bytes)?;
+        for (at, bytes) in writes {
+            file.write_at(*at, bytes)?;
+        }
         if !is_broken(Rule::KeysSynced) {
             file.sync()?;
         }
@@ -296,11 +343,12 @@ fn load_block(vfs: &dyn Vfs) -> Result<KeyBlock> {
 fn write_block(vfs: &dyn Vfs, block: &KeyBlock) -> Result<()> {
     let mut bytes = AlignedBuf::zeroed(KEY_BLOCK_BYTES);
     bytes.copy_from_slice(&block.encode());
-    put_in_both(vfs, 0, &bytes)
+    put_in_both(vfs, &[(0, bytes)])
 }
 
 /// Writes the key block that counts to both files, unless they hold it.
 fn settle_block(vfs: &dyn Vfs) -> Result<()> {
+    let _one = CHANGES.lock();
     let newest = load_block(vfs)?;
     let is_settled = read_blocks(vfs)?.iter().all(|block| block.as_ref() == Ok(&newest));
     if is_settled { Ok(()) } else { write_block(vfs, &newest) }
@@ -308,6 +356,7 @@ fn settle_block(vfs: &dyn Vfs) -> Result<()> {
 
 /// Changes the secrets; returns the slot that changed. No data is written anew.
 pub(crate) fn change(vfs: &dyn Vfs, secret: &Secret, change: &KeyChange<'_>) -> Result<usize> {
+    let _one = CHANGES.lock();
     let block = load_block(vfs)?;
     let (block, slot) = block.change(secret, change).map_err(|reason| refused(vfs, reason))?;
     write_block(vfs, &block)?;

@@ -129,6 +129,9 @@ impl LogDeviceVfs {
                 if ahead < behind { (device.name(), vfs.name()) } else { (vfs.name(), device.name()) };
             return refuse(older, format!("is an older copy than {than}: opened {ahead} and {behind} times"));
         }
+        // What a killed process wrote may be in a cache only, and would fall behind the device by two.
+        file.write_at(0, &sector)?;
+        file.sync()?;
         let ring = Ring::open(device, header)?;
         let pair = Pair { opens: behind + 1, ..pair };
         ring.set_opens(pair.opens)?;

@@ -109,6 +109,9 @@ pub(crate) fn open(vfs: Arc<dyn Vfs>, mut options: StoreOptions) -> Result<(Arc<
         wal = open_log(&vfs, root, &spaces)?;
     }
     counters::must_be_left(&*vfs, &counters::of_log(&control, root.epoch, end))?;
+    if let Some(keys) = spaces.keys() {
+        keys.settle()?; // replay writes pages with them
+    }
     let mut stats = RecoveryStats {
         restored_pages: flush::restore(&*vfs, &spaces, root.checkpoint, &on_device)?,
         ..RecoveryStats::default()
@@ -135,7 +138,7 @@ pub(crate) fn open(vfs: Arc<dyn Vfs>, mut options: StoreOptions) -> Result<(Arc<
     finish_transactions(&engine, &mut stats)?;
     load_catalog(&engine)?;
     if let Some(keys) = engine.spaces().keys() {
-        keys.settle(|table| table == LOG_KEY || engine.spaces().get(table).is_some())?;
+        keys.forget_others(|table| table == LOG_KEY || engine.spaces().get(table).is_some())?;
     }
     Ok((engine, stats))
 }
