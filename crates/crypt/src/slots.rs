@@ -323,10 +323,17 @@ impl Slot {
     /// The cipher that wraps the volume key: its key is made of `secret`.
     fn wrapping(&self, secret: &Secret) -> Result<XChaCha20Poly1305> {
         let argon2 = Argon2::new(Algorithm::Argon2id, Version::V0x13, self.cost().check()?);
+        let no_memory = || Error::Memory { memory_kib: self.memory_kib };
+        // The key can be computed from what Argon2id leaves in its memory.
+        let mut memory = Zeroizing::new(Vec::new());
+        let blocks = argon2.params().block_count();
+        memory.try_reserve_exact(blocks).map_err(|_| no_memory())?;
+        memory.resize(blocks, argon2::Block::default());
         let mut key = Zeroizing::new([0; 32]);
-        let made = argon2.hash_password_into(secret.expose(), &self.salt, &mut key[..]);
-        made.map_err(|_| Error::Memory { memory_kib: self.memory_kib })?;
-        Ok(XChaCha20Poly1305::new(&Key::from(*key)))
+        let (secret, salt) = (secret.expose(), &self.salt);
+        let made = argon2.hash_password_into_with_memory(secret, salt, &mut key[..], &mut memory[..]);
+        made.map_err(|_| no_memory())?;
+        Ok(XChaCha20Poly1305::new(<&Key>::from(&*key)))
     }
 
     /// Wraps `key` with the salt and nonce of the slot.

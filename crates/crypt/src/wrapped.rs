@@ -18,8 +18,8 @@ pub const WRAPPED_KEY_BYTES: usize = NONCE_BYTES + VOLUME_KEY_BYTES + TAG_BYTES;
 
 impl VolumeKey {
     fn wrapping(&self) -> XChaCha20Poly1305 {
-        let key: [u8; 32] = self.0[..32].try_into().expect("its length");
-        XChaCha20Poly1305::new(&Key::from(key))
+        let key: &[u8; 32] = self.0[..32].try_into().expect("its length");
+        XChaCha20Poly1305::new(<&Key>::from(key))
     }
 
     /// Wraps `key`, which is for `context` and nothing else.

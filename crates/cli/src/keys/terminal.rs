@@ -2,7 +2,7 @@
 
 use std::{
     fs::{File, OpenOptions},
-    io::{BufRead, BufReader, Write},
+    io::{ErrorKind, Read, Write},
 };
 
 use anyhow::{Context, Result, bail};
@@ -51,9 +51,15 @@ pub(super) fn ask(what: &str, option: &str) -> Result<Secret> {
     let hushed = Hushed::new(terminal)?;
     write!(&hushed.terminal, "{what}: ").context(TERMINAL)?;
     let mut line = Vec::with_capacity(lacuna_ftl::KEY_BYTES_MAX + 2);
-    BufReader::new(&hushed.terminal).read_until(b'\n', &mut line).context(TERMINAL)?;
-    if line.last() == Some(&b'\n') {
-        line.pop();
+    // By bytes: a buffer would keep what was typed, and a longer vector would leave a copy behind.
+    let mut byte = [0];
+    while line.len() <= lacuna_ftl::KEY_BYTES_MAX {
+        match (&hushed.terminal).read(&mut byte) {
+            Ok(1) if byte != *b"\n" => line.push(byte[0]),
+            Ok(_) => break,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error).context(TERMINAL),
+        }
     }
     Secret::new(line).with_context(|| what.to_owned())
 }
