@@ -129,6 +129,7 @@ fn sizes(arguments: &Arguments) -> Result<(Option<u64>, Option<u64>)> {
 
 /// Whether a file there would lie among the devices, in memory.
 fn is_for_devices(path: &Path) -> bool {
-    let directory = path.parent().and_then(|directory| directory.canonicalize().ok());
+    let path = std::path::absolute(path).ok();
+    let directory = path.and_then(|path| path.parent()?.canonicalize().ok());
     directory.is_some_and(|directory| directory.starts_with("/dev") && !directory.starts_with("/dev/shm"))
 }

@@ -79,9 +79,9 @@ pub(super) trait Made {
 pub(super) trait Writer: Made {
     /// Writes data, each with its offset, in order.
     fn write_runs(&self, runs: &[(u64, &[u8])]) -> Result<()>;
-    /// Sets the length, and makes a file outside durable.
+    /// Sets the length.
     fn finish(&self, size: u64) -> Result<()>;
-    /// Gives it its name. In the place of another file it must be whole.
+    /// Gives it its name; a file outside is durable under it on return. In the place of another file it must be whole.
     fn publish(&self, is_whole: bool) -> Result<()>;
 }
 

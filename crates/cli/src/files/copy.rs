@@ -297,8 +297,8 @@ impl Copy {
                 if !is_whole && !self.options.recursive {
                     return Ok(None);
                 }
-                self.keep(&*source, &*writer, kept);
-                if self.made(writer.publish(is_whole))?.is_some() {
+                let has_attributes = self.keep(&*source, &*writer, kept);
+                if self.made(writer.publish(is_whole && has_attributes))?.is_some() {
                     self.see(identity, &*writer);
                     self.copied += 1;
                 }
@@ -336,15 +336,21 @@ impl Copy {
         identity.map(|identity| self.seen.insert(identity, Some(first)));
     }
 
-    /// Gives a copy the attributes of its source.
-    fn keep(&mut self, source: &dyn Source, made: &dyn Made, kept: Option<Kept>) {
-        let Some(kept) = kept else { return };
-        let xattrs = self.read("attributes", source.xattrs()).unwrap_or_default();
-        let (kept, xattrs) = self.without_privileges(kept, xattrs);
+    /// Gives a copy the attributes of its source. Returns whether all of these could be read.
+    fn keep(&mut self, source: &dyn Source, made: &dyn Made, kept: Option<Kept>) -> bool {
+        let Some(mut kept) = kept else { return false };
+        let xattrs = self.read("attributes", source.xattrs());
+        let is_whole = xattrs.is_some();
+        if !is_whole {
+            // A list that it may have had would say what they mean.
+            kept.perm &= !0o070;
+        }
+        let (kept, xattrs) = self.without_privileges(kept, xattrs.unwrap_or_default());
         let left_out = made.keep(&kept, &xattrs);
         if !left_out.is_empty() {
             self.lose(format!("{}: without {}", self.to(), left_out.join(", ")));
         }
+        is_whole
     }
 
     fn without_privileges(&mut self, mut kept: Kept, mut xattrs: Xattrs) -> (Kept, Xattrs) {

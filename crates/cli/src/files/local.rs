@@ -30,9 +30,9 @@ use lacuna_nvmfs::{
 use rustix::{
     fs::{
         AtFlags, CWD, Dir, Mode, OFlags, ResolveFlags, SeekFrom, Stat, Timespec, Timestamps, XattrFlags,
-        chownat, fchmod, fchown, fgetxattr, flistxattr, fremovexattr, fsetxattr, fstat, futimens, getxattr,
-        linkat, listxattr, mkdirat, open, openat, openat2, readlinkat, renameat, seek, setxattr, statat,
-        symlinkat, unlinkat, utimensat,
+        chownat, fchmod, fchown, fgetxattr, flistxattr, fremovexattr, fsetxattr, fstat, fsync, futimens,
+        getxattr, linkat, listxattr, mkdirat, open, openat, openat2, readlinkat, renameat, seek, setxattr,
+        statat, symlinkat, unlinkat, utimensat,
     },
     io::Errno,
     path::Arg,
@@ -47,6 +47,8 @@ use super::{
     temporary::Temporary,
 };
 
+/// Bytes of one call: files of the kernel refuse more than its memory has in one piece.
+const ONE_READ_BYTES: usize = 1 << 20;
 /// Bytes that are read at a time.
 const READ_BYTES: u64 = 8 << 20;
 
@@ -126,10 +128,14 @@ impl LocalSource {
 
     /// The next run of data at or after `offset`.
     fn next_data(&self, offset: u64) -> io::Result<Option<Range<u64>>> {
+        // Of these the kernel's answers mean nothing: many a file of its own claims to be empty.
+        if self.is_stream() || self.stat.st_size == 0 && kind(&self.stat) == FileKind::File {
+            return Ok(Some(offset..u64::MAX));
+        }
         match seek(&self.object, SeekFrom::Data(offset)) {
             Ok(start) => Ok(Some(start..seek(&self.object, SeekFrom::Hole(start))?)),
             Err(Errno::NXIO) => Ok(None),
-            // It has no holes that could be found: files of the kernel, devices, pipes.
+            // It has no holes that could be found: a file of the kernel, or a device.
             Err(Errno::INVAL | Errno::SPIPE | Errno::OPNOTSUPP) => Ok(Some(offset..u64::MAX)),
             Err(error) => Err(error.into()),
         }
@@ -144,9 +150,10 @@ impl LocalSource {
     fn read(&self, offset: u64, bytes_max: u64) -> io::Result<Vec<u8>> {
         let (mut data, mut filled) = (vec![0; bytes_max as usize], 0);
         while filled < data.len() {
+            let end = data.len().min(filled + ONE_READ_BYTES);
             let read = match self.is_stream() {
-                true => (&self.object).read(&mut data[filled..]),
-                false => self.object.read_at(&mut data[filled..], offset + filled as u64),
+                true => (&self.object).read(&mut data[filled..end]),
+                false => self.object.read_at(&mut data[filled..end], offset + filled as u64),
             };
             match read {
                 Ok(0) => break,
@@ -173,7 +180,6 @@ impl Source for LocalSource {
             perm: stat.st_mode & 0o7777,
             uid: stat.st_uid,
             gid: stat.st_gid,
-            // Many a file of the kernel claims to be empty.
             size: (stat.st_size > 0).then_some(stat.st_size as u64),
             accessed: time(stat.st_atime, stat.st_atime_nsec as u32),
             modified: time(stat.st_mtime, stat.st_mtime_nsec as u32),
@@ -243,6 +249,9 @@ impl Source for LocalSource {
             let data = self.read(run.start, want)?;
             end = run.start + data.len() as u64;
             left -= want;
+            if data.is_empty() {
+                break;
+            }
             runs.push((run.start, data));
         }
         Ok(Remains { found: Runs { runs, end }, lost: Vec::new() })
@@ -464,11 +473,11 @@ impl Writer for LocalFile {
     }
 
     fn finish(&self, size: u64) -> Result<()> {
-        self.file.set_len(size)?;
-        Ok(self.file.sync_all()?)
+        Ok(self.file.set_len(size)?)
     }
 
     fn publish(&self, is_whole: bool) -> Result<()> {
+        self.file.sync_all()?;
         let Some((directory, name, temporary)) = &self.place else { return Ok(()) };
         if directory.replaced(name)?.is_some() && !is_whole {
             bail!(NOT_WHOLE);
@@ -476,7 +485,11 @@ impl Writer for LocalFile {
         if directory.find(temporary.name())? != Some(self.identity) {
             bail!("replaced while it was copied");
         }
-        Ok(renameat(&directory.directory, temporary.name(), &directory.directory, name)?)
+        renameat(&directory.directory, temporary.name(), &directory.directory, name)?;
+        match fsync(&directory.directory) {
+            Err(Errno::INVAL) => Ok(()), // a file system that has no such thing
+            synced => Ok(synced?),
+        }
     }
 }
 

@@ -236,7 +236,8 @@ pub(crate) fn cat(arguments: &CatArguments) -> Result<()> {
         let mut offset = 0;
         loop {
             let bytes = posix.read(ino, offset, &mut piece).with_context(|| path.name())?;
-            match out.write_all(&piece[..bytes]) {
+            // What is written is flushed here, where a reader that has gone is expected.
+            match out.write_all(&piece[..bytes]).and_then(|()| out.flush()) {
                 Err(error) if error.kind() == ErrorKind::BrokenPipe => {
                     stores.close()?;
                     // As cat(1): the pipeline tells whether its reader had all.
@@ -250,7 +251,6 @@ pub(crate) fn cat(arguments: &CatArguments) -> Result<()> {
             offset += bytes as u64;
         }
     }
-    out.flush().context("standard output")?;
     stores.close()
 }
 

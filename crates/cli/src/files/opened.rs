@@ -179,7 +179,10 @@ pub(super) fn check_outside(path: &Path) -> Result<()> {
 pub(super) fn check_no_store_is_meant(path: &Path) -> Result<()> {
     let bytes = path.as_os_str().as_bytes();
     let is_path = bytes.starts_with(b"./") || bytes.starts_with(b"../");
-    if bytes.contains(&b':') && !is_path && path.symlink_metadata().is_err() {
+    let is_there = |path: &Path| path.symlink_metadata().is_ok();
+    let has_place = || path.parent().is_some_and(is_there);
+    let is_in_name = path.file_name().is_none_or(|name| name.as_bytes().contains(&b':'));
+    if bytes.contains(&b':') && !is_path && !is_there(path) && (is_in_name || !has_place()) {
         bail!("{}: there is no such store, nor such a file", path.display());
     }
     Ok(())

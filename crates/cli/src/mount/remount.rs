@@ -63,20 +63,19 @@ pub(crate) fn remount(arguments: &RemountArguments) -> Result<()> {
     let Some(store) = table::store_mounted_on(&dir)? else {
         bail!("{name}: no Lacuna file system is mounted there");
     };
-    let info = match control::ask(&store, "info") {
-        Ok(Some(info)) => serde_json::from_str(&info).context("what the mounted store tells")?,
-        // When the machine goes down, for instance.
-        _ if arguments.read_only => Value::Null,
-        answer => answer?.map(|_| Value::Null).context("nobody serves the store")?,
-    };
-    check(&info["mount"], arguments).with_context(|| name.to_string())?;
+    // To protect the data is refused for nothing, and waits for nobody: when the machine goes down, for instance.
+    if !arguments.read_only {
+        let info = control::ask(&store, "info")?.context("nobody serves the store")?;
+        let info: Value = serde_json::from_str(&info).context("what the mounted store tells")?;
+        check(&info["mount"], arguments).with_context(|| name.to_string())?;
+    }
     let present = rustix::fs::statvfs(&dir).with_context(|| name.to_string())?.f_flag;
     rustix::mount::mount_remount(&dir, flags(present, arguments), "").with_context(|| name.to_string())
 }
 
 /// Refuses what only a new mount can change. What an earlier version does not tell is left out.
 fn check(mount: &Value, arguments: &RemountArguments) -> Result<()> {
-    if !arguments.read_only && mount["read_only"] == true {
+    if mount["read_only"] == true {
         bail!("the store is open for reading only; unmount it and mount it again");
     }
     let cache =
@@ -122,13 +121,12 @@ mod tests {
         for (mount, words, refused) in [
             (mounted("auto", false), "", ""),
             (mounted("auto", false), "--cache=auto", ""),
-            (mounted("auto", false), "--read-only --cache=none", "cache=none"),
+            (mounted("auto", false), "--cache=none", "cache=none"),
             (mounted("none", true), "--cache=none --sync", ""),
             (mounted("none", false), "--cache=none --sync", "sync"),
             (mounted("none", true), "", ""),
             (json!({ "read_only": true }), "", "for reading only"),
-            (json!({ "read_only": true }), "--read-only --cache=none --sync", ""),
-            (Value::Null, "--read-only --sync", ""),
+            (Value::Null, "--sync", ""),
         ] {
             let line = ["lacuna", "/d"].into_iter().chain(words.split_whitespace());
             let outcome = check(&mount, &CommandLine::parse_from(line).remount);

@@ -334,6 +334,7 @@ impl Ftl {
     /// # Errors
     /// As [`Ftl::flush`]; [`Error::ReadOnly`].
     pub fn checkpoint(&self) -> Result<()> {
+        self.must_not_be_forked()?;
         self.store.checkpointer.checkpoint()
     }
 
@@ -342,6 +343,7 @@ impl Ftl {
     /// # Errors
     /// As [`Ftl::flush`]; [`Error::ReadOnly`].
     pub fn step(&self, work: Work) -> Result<bool> {
+        self.must_not_be_forked()?;
         self.store.maintenance.step(work)
     }
 
@@ -399,6 +401,7 @@ impl Ftl {
     /// [`Error::Geometry`] when that is less than the store has, more than the device can have, more by too little, or
     /// by more segments than a store may have. The store is as it was.
     pub fn grow(&self, capacity_bytes: Option<u64>) -> Result<u64> {
+        self.must_not_be_forked()?;
         self.store.maintenance.grow(capacity_bytes)
     }
 

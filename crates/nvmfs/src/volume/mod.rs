@@ -92,11 +92,12 @@ impl Volume {
     /// batch has failed, the map has it, and inodes in memory do not: that these contradict each other is no damage
     /// then, and the failure is reported.
     pub(crate) fn found_damage(&self, error: Error) -> Error {
+        if !matches!(error, Error::Corrupt { .. }) {
+            return error;
+        }
         match self.ftl.failure() {
-            Some(reason) if matches!(error, Error::Corrupt { .. }) => {
-                ftl::Error::Poisoned { device: self.name.clone(), reason }.into()
-            }
-            _ => error,
+            Some(reason) => ftl::Error::Poisoned { device: self.name.clone(), reason }.into(),
+            None => error,
         }
     }
 
