@@ -284,55 +284,6 @@ fn resealed(mut sector: Vec<u8>, change: impl FnOnce(&mut [u8])) -> Vec<u8> {
     sector
 }
 
-/// Also when there is much to recover: of one whose file is blank, of one that was checkpointed, and of one that was
-/// encrypted later.
-#[test]
-fn after_a_crash_tables_whose_keys_are_lost_refuse_while_others_work() {
-    let vfs: Arc<dyn Vfs> = MemVfs::new();
-    two_tables(&vfs);
-    let store = Store::open(vfs.clone(), options(Some("secret"))).expect("open");
-    let mixed = store.create_table("mixed", plain()).expect("create");
-    put(&store, &mixed, 0..100, 100).expect("put");
-    store.checkpoint().expect("checkpoint");
-    store.set_encrypted("mixed", true).expect("set");
-    put(&store, &mixed, 0..10, 90).expect("put");
-    store.checkpoint().expect("checkpoint");
-    let late = store.create_table("late", plain().encrypted()).expect("create");
-    let [one, other] = ["one", "other"].map(|name| store.table(name).expect("look up").expect("there"));
-    let mut open = store.begin();
-    for table in [&one, &late, &mixed, &other] {
-        put(&store, table, 100..200, 100).expect("put");
-        (200..220).for_each(|number| open.put(table, &marked(number), MARK).expect("put"));
-    }
-    store.begin().commit().expect("commit");
-    let mut txn = store.begin();
-    txn.delete(&other, &marked(0)).expect("delete");
-    txn.commit().expect("commit");
-    std::mem::forget(open);
-    drop((one, other, late, mixed, store));
-    let plain_before = bytes_of(&*vfs, "t00000018.4k").windows(MARK.len()).filter(|w| *w == MARK).count();
-    for table in [16, 18, 19] {
-        let at = entry_of(&*vfs, table);
-        let entry = bytes_of(&*vfs, KEYS[0])[at..at + SECTOR].to_vec();
-        let lost = if table == 16 { vec![0; SECTOR] } else { resealed(entry, |entry| entry[100] ^= 1) };
-        KEYS.iter().for_each(|name| overwrite(&*vfs, name, at, &lost));
-    }
-    for _ in 0..2 {
-        let store = Store::open(vfs.clone(), options(Some("secret"))).expect("the others work");
-        assert_eq!(count(&store, "other").expect("count"), 199);
-        for name in ["one", "late", "mixed"] {
-            assert!(matches!(count(&store, name), Err(Error::TableLocked { .. })), "{name}");
-        }
-        store.check().expect("check");
-        store.close().expect("close");
-    }
-    for (table, before) in [(16, 0), (18, plain_before), (19, 0)] {
-        let bytes = bytes_of(&*vfs, &format!("t{table:08}.4k"));
-        let found = bytes.windows(MARK.len()).filter(|window| *window == MARK).count();
-        assert!(found <= before, "{found} in table {table}, {before} before");
-    }
-}
-
 /// Destroying a key destroys the table.
 #[test]
 fn the_key_of_a_table_goes_with_it() {

@@ -176,11 +176,6 @@ impl Keys {
         self.entries.lock().keys.get(&table).and_then(|entry| entry.cipher.clone())
     }
 
-    /// Whether a table has a key that does not open.
-    pub(crate) fn is_lost(&self, table: TableId) -> bool {
-        self.entries.lock().keys.get(&table).is_some_and(|entry| entry.cipher.is_none())
-    }
-
     /// The cipher of the log or of undo, without which the engine cannot be opened.
     pub(crate) fn system_cipher(&self, table: TableId) -> Result<Arc<DataCipher>> {
         self.cipher(table).ok_or_else(|| Error::Corrupt {

@@ -21,7 +21,6 @@
 //! before they are listed, the control file is rewritten with the epoch, groups and pages as above.
 
 pub(crate) mod counters;
-mod locked;
 pub(crate) mod read_only;
 mod replay;
 
@@ -46,7 +45,7 @@ use crate::{
     page::undo::{State, UNDO_PAGE_BYTES},
     poison::Poison,
     pool::{Pool, read_ahead::ReadAhead},
-    recovery::{locked::Locked, replay::replay},
+    recovery::replay::replay,
     space::{self, SYSTEM_CODEC, Space, Spaces, corrupt},
     txn::{self, ActiveTxns, TxnEngine},
     types::{EngineKey, Error, Layout, Lsn, PageId, PageNo, Result, StoreOptions, TableKind, UndoPtr},
@@ -117,7 +116,6 @@ pub(crate) fn open(vfs: Arc<dyn Vfs>, mut options: StoreOptions) -> Result<(Arc<
         restored_pages: flush::restore(&*vfs, &spaces, root.checkpoint, &on_device)?,
         ..RecoveryStats::default()
     };
-    let mut locked = Locked::find(&spaces)?;
     wal.must_be_writable(end)?;
     wal.wipe_behind(end)?;
     let root = Root { epoch: root.epoch + 1, ..root };
@@ -133,14 +131,11 @@ pub(crate) fn open(vfs: Arc<dyn Vfs>, mut options: StoreOptions) -> Result<(Arc<
         poison.clone(),
     )?;
     let parts = Parts::new((vfs, vfs_bytes), options, spaces, log, control, poison, end)?;
-    for table in replay(&parts, LogReader::new(wal, root.checkpoint), end, &on_device, &mut stats)? {
-        locked.add(&parts.spaces, parts.pager.pool(), table);
-    }
+    replay(&parts, LogReader::new(wal, root.checkpoint), end, &on_device, &mut stats)?;
     stats.replay_time = started.elapsed();
     let undo_space = bootstrap(&parts, &on_device)?;
     let engine = parts.into_engine(undo_space);
-    finish_transactions(&engine, &mut locked, &mut stats)?;
-    locked.bring_back(engine.spaces());
+    finish_transactions(&engine, &mut stats)?;
     load_catalog(&engine)?;
     if let Some(keys) = engine.spaces().keys() {
         keys.forget_others(|table| table == LOG_KEY || engine.spaces().get(table).is_some())?;
@@ -361,8 +356,7 @@ fn bootstrap(parts: &Parts, on_device: &PageWrites) -> Result<Arc<Space>> {
     Ok(undo_space)
 }
 
-fn finish_transactions(engine: &TxnEngine, locked: &mut Locked, stats: &mut RecoveryStats) -> Result<()> {
-    let (spaces, pool) = (engine.spaces(), engine.pager().pool());
+fn finish_transactions(engine: &TxnEngine, stats: &mut RecoveryStats) -> Result<()> {
     let (found, newest) = undo::survey(engine.undo())?;
     counters::must_be_left(engine.flusher().vfs(), &[counters::of_transactions(newest)])?;
     for (log, state) in &found {
@@ -375,7 +369,7 @@ fn finish_transactions(engine: &TxnEngine, locked: &mut Locked, stats: &mut Reco
     engine.txns().skip_past(newest);
     for (log, state) in found {
         if state == State::Active {
-            locked.without(spaces, pool, || txn::roll_back(engine, log, UndoPtr::NONE))?;
+            txn::roll_back(engine, log, UndoPtr::NONE)?;
             if let Some(running) = engine.txns().get(log.txn()) {
                 engine.txns().finish(&running, std::iter::empty());
             }
@@ -383,7 +377,7 @@ fn finish_transactions(engine: &TxnEngine, locked: &mut Locked, stats: &mut Reco
         }
         // No view exists: every committed transaction can be purged.
         for (committed, newest) in undo::committed_logs(engine.undo(), log, state)? {
-            locked.without(spaces, pool, || txn::purge(engine, committed, newest))?;
+            txn::purge(engine, committed, newest)?;
         }
         if state != State::Idle || !log.is_clear(engine.undo())? {
             engine.clear_slot(log.slot())?;

@@ -20,23 +20,21 @@
 //! 5. A page that cannot be read, because it was freed since and is a hole, or was torn, does no harm once the log
 //!    initialises it: changes before that are skipped. Until all such pages were initialised the checkpoint stays; one
 //!    that never is was damaged.
-//! 6. A page that is encrypted and has no key is passed over, and so is its table from then on (`locked`).
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     ops::Range,
     sync::atomic::{AtomicUsize, Ordering},
     thread,
 };
 
 use crate::{
-    catalog::FIRST_TABLE,
     mutant::{Rule, is_broken},
     page::ops::{self, OpReader, PageOp},
     recovery::{Parts, RecoveryStats, bad_log},
     space::corrupt,
     sync::Mutex,
-    types::{Error, Lsn, PageId, Result, TableId},
+    types::{Error, Lsn, PageId, Result},
     wal::{
         LogReader, LogRecord,
         page_writes::{self, PageWrites},
@@ -66,8 +64,6 @@ struct Batch {
     ops: Vec<u8>,
     /// Pages that could not be read, and that the log has not initialised so far (invariant 5).
     unread: Mutex<BTreeMap<PageId, Error>>,
-    /// Tables of which encrypted pages were met without a key (invariant 6).
-    locked: Mutex<BTreeSet<TableId>>,
 }
 
 impl Batch {
@@ -152,9 +148,6 @@ impl Batch {
         let id = steps[0].page;
         // A missing table was never fully created, or was dropped.
         let Some(space) = parts.spaces.get(id.table) else { return Ok(()) };
-        if self.locked.lock().contains(&id.table) {
-            return Ok(());
-        }
         let is_ordered = parts.flusher.vfs().props().ordered;
         let read = parts.pager.write(&space, id.page);
         applied.pages += 1;
@@ -171,10 +164,6 @@ impl Batch {
                 }
                 self.unread.lock().remove(&id);
                 parts.pager.create(&space, id.page)
-            }
-            Err(Error::TableLocked { id }) if id >= FIRST_TABLE => {
-                self.locked.lock().insert(id);
-                return Ok(());
             }
             Err(e) => return Err(e),
         };
@@ -221,15 +210,14 @@ struct Applied {
     page_writes: Vec<u8>,
 }
 
-/// Replays the log from the position of `reader` to `end`, except for changes that are `on_device`. Returns the tables
-/// that were passed over (invariant 6).
+/// Replays the log from the position of `reader` to `end`, except for changes that are `on_device`.
 pub(super) fn replay(
     parts: &Parts,
     mut reader: LogReader,
     end: Lsn,
     on_device: &PageWrites,
     stats: &mut RecoveryStats,
-) -> Result<BTreeSet<TableId>> {
+) -> Result<()> {
     let from = reader.position();
     let bytes_max = (parts.options.pool_bytes / BATCH_SHARE).clamp(BATCH_BYTES.start, BATCH_BYTES.end);
     let mut batch = Batch::default();
@@ -250,12 +238,10 @@ pub(super) fn replay(
         }
     }
     batch.apply(parts, on_device, stats)?;
-    let is_locked = |page: &PageId| batch.locked.lock().contains(&page.table);
-    let unread = std::mem::take(&mut *batch.unread.lock());
-    if let Some((_, error)) = unread.into_iter().find(|(page, _)| !is_locked(page)) {
+    if let Some((_, error)) = batch.unread.lock().pop_first() {
         return Err(error);
     }
     parts.pager.pool().dirty().set_replayed(None);
     stats.log_bytes = end.0 - from.0;
-    Ok(batch.locked.into_inner())
+    Ok(())
 }
