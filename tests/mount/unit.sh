@@ -21,6 +21,8 @@ umount_store
 capabilities=-all
 for capability in $(setting CapabilityBoundingSet); do
     capability=${capability#CAP_}
+    # Only cache=writeback asks for it, and does without; not every root has it.
+    [ "$capability" != SYS_RESOURCE ] || continue
     capabilities+=,+${capability,,}
 done
 setpriv --bounding-set="$capabilities" --inh-caps="$capabilities" --no-new-privs \

@@ -433,6 +433,30 @@ fn a_forged_entry_keeps_a_table_from_being_encrypted() {
     assert_eq!(count(&store, "plain").expect("count"), 10);
 }
 
+/// There the place of a newer key holds that of a table that is gone.
+#[test]
+fn a_key_file_that_is_put_back_from_before_costs_no_key() {
+    let vfs: Arc<dyn Vfs> = MemVfs::new();
+    two_tables(&vfs);
+    let before = bytes_of(&*vfs, KEYS[0]).to_vec();
+    let store = Store::open(vfs.clone(), options(Some("secret"))).expect("open");
+    store.drop_table("one").expect("drop");
+    let table = store.create_table("third", plain().encrypted()).expect("create");
+    put(&store, &table, 0..10, 10).expect("put");
+    drop(table);
+    store.close().expect("close");
+    assert_eq!(bytes_of(&*vfs, KEYS[0]).len(), before.len(), "its place was used again");
+    overwrite(&*vfs, KEYS[0], 0, &before);
+    for _ in 0..3 {
+        let store = Store::open(vfs.clone(), options(Some("secret"))).expect("open");
+        assert_eq!(
+            (count(&store, "third").expect("count"), count(&store, "other").expect("count")),
+            (10, 100)
+        );
+        store.close().expect("close");
+    }
+}
+
 /// Of two entries of a table in both files one counts, from the next opening on alone.
 #[test]
 fn files_that_differ_are_settled() {

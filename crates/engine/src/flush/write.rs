@@ -444,7 +444,8 @@ struct Batch {
     newest: Lsn,
 }
 
-/// Makes the holes that come with these images, each by a request of its own; returns whether any was made.
+/// Makes the holes that come with these images, each by a request of its own; returns whether any was made, or zeros
+/// written instead, which is to be synced.
 fn punch_all(flusher: &Flusher, images: &[&Image]) -> Result<bool> {
     let mut is_made = false;
     for image in images {
@@ -454,8 +455,10 @@ fn punch_all(flusher: &Flusher, images: &[&Image]) -> Result<bool> {
             is_made = true;
         } else if image.is_hole {
             write_hole(image)?;
+            is_made = true;
         } else if image.is_encrypted && image.offset() + (image.write_bytes as u64) < offset + len {
             image.space.file().write_at(offset, &AlignedBuf::zeroed(len as usize))?;
+            is_made = true;
         }
     }
     Ok(is_made)

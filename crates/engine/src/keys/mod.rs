@@ -165,7 +165,15 @@ impl Keys {
                 }
             }
         }
-        let counts: BTreeSet<usize> = entries.keys.values().map(|entry| entry.number).collect();
+        // A file that was put back may hold a key that is gone where the other has a newer one.
+        let mut counts = BTreeSet::new();
+        let after = found.iter().map(|(number, _)| number + 1).max().unwrap_or(0);
+        for (entry, free) in entries.keys.values_mut().zip(after..) {
+            if !counts.insert(entry.number) {
+                entry.number = free;
+                counts.insert(free);
+            }
+        }
         entries.strays =
             found.into_iter().map(|(number, _)| number).filter(|n| !counts.contains(n)).collect();
         Ok(Keys { vfs: Arc::clone(vfs), uuid, root, entries: Mutex::new(entries) })
@@ -261,6 +269,10 @@ impl Keys {
 /// Writes these bytes to both files (invariant 1).
 fn put_in_both(vfs: &dyn Vfs, writes: &[(u64, AlignedBuf)]) -> Result<()> {
     let Some(end) = writes.iter().map(|(at, bytes)| at + bytes.len() as u64).max() else { return Ok(()) };
+    // What a killed process wrote there may be in a cache only, and is the one whole copy while the first is written.
+    if let [_, Some(copy)] = files(vfs)? {
+        copy.sync()?;
+    }
     for name in NAMES {
         let file = match vfs.open(name, StreamHint::Data) {
             Err(lacuna_device::Error::NotFound { .. }) => {

@@ -192,7 +192,7 @@ mod tests {
         }
         store.journal.lock().stop("a forged map");
         assert!(matches!(store.journal.fill(&batch.items, appended), Err(Error::Poisoned { .. })));
-        let outcome = has_ended.recv_timeout(Duration::from_secs(20)).expect("it waits for ever");
+        let outcome = has_ended.recv_timeout(Duration::from_secs(120)).expect("it waits for ever");
         assert!(matches!(outcome, Err(Error::Poisoned { .. })), "{outcome:?}");
     }
 }
