@@ -9,8 +9,8 @@
 //!
 //! Invariants:
 //!
-//! 1. A change is written to the first file, synced, then to the other, synced. So one copy is whole at any time, and
-//!    what both files have is durable. Each copy of an entry counts, and of the key blocks the one with the greater
+//! 1. A change is written to the first file, synced, then to the other, synced. So one copy is whole at any time: the
+//!    other is synced before the first is written, as a killed process may have left it in a cache. Each copy of an entry counts, and of the key blocks the one with the greater
 //!    number. Before recovery encrypts anything it writes anew what the files do not both have: a process may have
 //!    ended before its sync, and left it in a cache.
 //! 2. A key is durable before anything is encrypted with it, and is wiped only once nothing that it encrypted is left:
