@@ -27,6 +27,7 @@
 //!                             <- dir    directories
 //!                             <- raw    store files and disks; prompt: their threads' scheduling
 //!                                  <- log_device  mapped memory, or blocks
+//! process                             forks
 //! mutant                              rules that tests break
 //! ```
 
@@ -44,6 +45,7 @@ mod mutant;
 pub mod mutant;
 mod patient;
 mod positional;
+mod process;
 mod prompt;
 mod raw;
 mod vfs;
@@ -54,6 +56,7 @@ pub use error::{Error, Result};
 pub use log_device::{BlockLog, LogDevice, MappedMemory, create_log_device, open_log_device};
 pub use mem::{MemDevice, MemVfs};
 pub use patient::Patient;
+pub use process::Process;
 pub use raw::{BlockIo, NewFile, RawDevice, RawOptions, read_time};
 pub use vfs::{AtomicWrites, BatchOp, File, FileId, FileProps, StreamHint, Vfs, VfsStats, check_file_name};
 

@@ -19,6 +19,8 @@ use std::{
     time::Duration,
 };
 
+use lacuna_device::Process;
+
 use crate::{
     mutant::{Rule, is_broken},
     types::{Error, PageId, Result},
@@ -39,6 +41,8 @@ pub(crate) struct Poison {
     closed: AtomicU8,
     /// Threads that write to the VFS, see [`Poison::begin_to_write`].
     writers: AtomicUsize,
+    /// The process that opened the store.
+    process: Process,
 }
 
 /// A thread that writes to the VFS, until it is dropped.
@@ -63,7 +67,19 @@ impl Poison {
             stop: OnceLock::from(Stop::ReadOnly),
             closed: AtomicU8::new(0),
             writers: AtomicUsize::new(0),
+            process: Process::current(),
         }
+    }
+
+    /// Whether this process was forked from the one that opened the store. It takes no lock, which a thread of that one
+    /// may have held, writes nothing, and waits for nobody.
+    pub(crate) fn is_forked(&self) -> bool {
+        !self.process.is_current()
+    }
+
+    /// Fails in a forked process ([`Poison::is_forked`]).
+    pub(crate) fn must_not_be_forked(&self) -> Result<()> {
+        if self.is_forked() { Err(Error::Forked) } else { Ok(()) }
     }
 
     /// Whether the store was opened for reading only.
@@ -73,6 +89,7 @@ impl Poison {
 
     /// Fails when nothing may be written: the store is stopped, closed or for reading only.
     pub(crate) fn check(&self) -> Result<()> {
+        self.must_not_be_forked()?;
         if self.closed.load(Ordering::Acquire) == CLOSED {
             return Err(Error::Closed);
         }
@@ -85,14 +102,16 @@ impl Poison {
 
     /// Fails when the store is closed, or about to be. Every public call checks it.
     pub(crate) fn check_open(&self) -> Result<()> {
+        self.must_not_be_forked()?;
         if self.closed.load(Ordering::Acquire) == 0 { Ok(()) } else { Err(Error::Closed) }
     }
 
     /// Refuses public calls from now on.
     ///
     /// # Errors
-    /// [`Error::Closed`] when that has been done before.
+    /// [`Error::Closed`] when that has been done before; [`Error::Forked`].
     pub(crate) fn begin_to_close(&self) -> Result<()> {
+        self.must_not_be_forked()?;
         let before = self.closed.compare_exchange(0, CLOSING, Ordering::AcqRel, Ordering::Acquire);
         before.map(drop).map_err(|_| Error::Closed)
     }

@@ -38,6 +38,7 @@ use crate::{
     BatchOp, Error, File, FileId, FileProps, Result, SECTOR, StreamHint, Vfs, VfsStats, check_file_name,
     mutant::{Rule, is_broken},
     positional::PositionalFile,
+    process::Process,
 };
 
 /// Held locked while the VFS is open. It is empty, and no file of the VFS. It stays behind, except in a directory in which
@@ -70,6 +71,7 @@ pub struct DirVfs {
     lock: Option<PositionalFile>,
     /// The lock was not there before, and no file was made since.
     is_untouched: AtomicBool,
+    process: Process,
 }
 
 #[derive(Default)]
@@ -155,6 +157,7 @@ impl DirVfs {
             counters: Arc::default(),
             lock,
             is_untouched: AtomicBool::new(!was_there),
+            process: Process::current(),
         };
         if !options.read_only {
             vfs.sync_names()?; // a process may have ended between a change and its sync
@@ -240,7 +243,8 @@ impl DirVfs {
 
 impl Drop for DirVfs {
     fn drop(&mut self) {
-        let Some(lock) = &self.lock else { return };
+        // A child shares the lock, and would take it from its parent.
+        let Some(lock) = self.lock.as_ref().filter(|_| self.process.is_current()) else { return };
         // Before it is unlocked, so that nobody holds it.
         if *self.is_untouched.get_mut() {
             let _ = rustix::fs::unlinkat(&self.directory, LOCK_NAME, AtFlags::empty());

@@ -26,7 +26,7 @@ use crate::{
     pool::{PoolStats, replay_cost::ReplayEstimate},
     recovery::{self, RecoveryStats, read_only},
     row::RowStats,
-    sync::{Mutex, thread::JoinHandle},
+    sync::{Mutex, MutexGuard, thread::JoinHandle},
     txn::{HistoryStats, Txn, TxnEngine},
     types::{Error, Result, StoreOptions, TransactionOptions},
     undo,
@@ -246,7 +246,8 @@ impl Store {
     /// fail with that or succeed. The store is closed whatever this returns.
     ///
     /// # Errors
-    /// [`Error::Closed`] when it was closed by another handle. Any other: the next opening has something to replay.
+    /// [`Error::Closed`] when it was closed by another handle. [`Error::Forked`]. Any other: the next opening has something
+    /// to replay.
     pub fn close(self) -> Result<()> {
         let engine = &self.inner.engine;
         engine.poison().begin_to_close()?;
@@ -274,6 +275,12 @@ impl Store {
         Ok(engine.flusher().vfs().sync()?)
     }
 
+    /// Lets no other thread change tables meanwhile.
+    fn change_tables(&self) -> Result<MutexGuard<'_, ()>> {
+        self.engine()?;
+        Ok(self.inner.ddl.lock())
+    }
+
     /// The parts of the store, while it is open.
     fn engine(&self) -> Result<&Arc<TxnEngine>> {
         self.inner.engine.poison().check_open()?;
@@ -289,6 +296,12 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        if self.engine.poison().is_forked() {
+            // The ends of these wait for threads and locks of the other process, and give up its claims.
+            let claim = self.claim.get_mut().take();
+            let threads = std::mem::take(self.threads.get_mut());
+            return std::mem::forget((claim, threads, Arc::clone(&self.engine)));
+        }
         // Commits from now on are told that the store is closed, unless it was closed before.
         let _ = self.engine.poison().begin_to_close();
         self.stop();

@@ -82,7 +82,7 @@ impl Store {
     pub fn create_table(&self, name: &str, options: TableOptions) -> Result<Table> {
         let _call = self.inner.engine.poison().call();
         self.admit_table(name)?;
-        let _one = self.inner.ddl.lock();
+        let _one = self.change_tables()?;
         self.make_table(name, options, false)
     }
 
@@ -93,7 +93,7 @@ impl Store {
     pub fn create_inheriting_table(&self, name: &str) -> Result<Table> {
         let _call = self.inner.engine.poison().call();
         self.admit_table(name)?;
-        let _one = self.inner.ddl.lock();
+        let _one = self.change_tables()?;
         self.make_table(name, self.defaults()?, true)
     }
 
@@ -300,7 +300,7 @@ impl Store {
     /// is not finished, the caller's own included; nothing has changed then.
     pub fn drop_table(&self, name: &str) -> Result<()> {
         let _call = self.inner.engine.poison().call();
-        let _one = self.inner.ddl.lock();
+        let _one = self.change_tables()?;
         let engine = self.engine()?;
         engine.poison().check()?;
         let (_, space) = self.existing(name)?;
@@ -334,7 +334,7 @@ impl Store {
     pub fn set_defaults(&self, options: TableOptions) -> Result<()> {
         options.check()?;
         let _call = self.inner.engine.poison().call();
-        let _one = self.inner.ddl.lock();
+        let _one = self.change_tables()?;
         let engine = self.engine()?;
         engine.poison().check()?;
         let mut rows = recovery::read_catalog(engine)?;
@@ -355,7 +355,7 @@ impl Store {
     /// [`Error::NoSuchTable`].
     pub fn inherit_defaults(&self, name: &str) -> Result<()> {
         let _call = self.inner.engine.poison().call();
-        let _one = self.inner.ddl.lock();
+        let _one = self.change_tables()?;
         let (mut row, space) = self.existing(name)?;
         row.inherits = true;
         row.follow(self.defaults()?.kind);
@@ -371,7 +371,7 @@ impl Store {
     /// [`Error::NoSuchTable`].
     pub fn set_doublewrite(&self, name: &str, setting: Doublewrite) -> Result<()> {
         let _call = self.inner.engine.poison().call();
-        let _one = self.inner.ddl.lock();
+        let _one = self.change_tables()?;
         let (mut row, space) = self.existing(name)?;
         row.options.doublewrite = setting;
         self.write_rows([(name, Some(row))])?;

@@ -365,6 +365,7 @@ impl Txn {
 
     /// A point to which [`Txn::rollback_to`] can go back.
     pub fn savepoint(&self) -> Result<Savepoint> {
+        self.engine.poison.check_open()?;
         let _call = self.engine.poison.call();
         let newest = self.undo.map_or(Ok(UndoPtr::NONE), |log| log.newest(&self.engine.undo))?;
         Ok(Savepoint { of: self.serial, newest })
@@ -409,6 +410,7 @@ impl Txn {
     }
 
     fn make_visible(&mut self) -> Result<()> {
+        self.engine.poison.must_not_be_forked()?;
         let Some(log) = self.undo else {
             self.end();
             return Ok(());
@@ -453,6 +455,7 @@ impl Txn {
 
     fn abort(&mut self) -> Result<()> {
         self.finished = true;
+        self.engine.poison.must_not_be_forked()?;
         let engine = self.engine.clone();
         if let Some(log) = self.undo {
             engine.poison.check()?;
@@ -730,6 +733,10 @@ impl Drop for Txn {
         } else if !self.finished {
             // On failure the store is poisoned, and the next call on it returns the reason.
             let _ = self.busy(Txn::abort);
+        }
+        if self.engine.poison.is_forked() {
+            // Their ends take locks.
+            std::mem::forget((std::mem::take(self.pins.get_mut()), std::mem::take(&mut self.writes)));
         }
     }
 }

@@ -119,6 +119,10 @@ pub enum Error {
         /// The table's number.
         id: TableId,
     },
+    /// The store was opened by the process that this one was forked from, and only that one can use it. Here it can be
+    /// dropped, and once the other one has closed it, be opened.
+    #[error("the store belongs to the process that this one was forked from")]
+    Forked,
     /// The VFS has only the space left that finishing and rolling back transactions may need. Nothing was changed;
     /// deletes still work for a while and free space.
     #[error("{what}: no space left for new records")]

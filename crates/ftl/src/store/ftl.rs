@@ -461,7 +461,7 @@ impl Ftl {
     /// # Errors
     /// [`Error::Forked`].
     pub fn must_not_be_forked(&self) -> Result<()> {
-        if self.store.pid == std::process::id() {
+        if self.store.process.is_current() {
             return Ok(());
         }
         Err(crate::Error::Forked { device: self.store.base.volume.name() })

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use lacuna_device::BlockDevice;
+use lacuna_device::{BlockDevice, Process};
 
 use crate::{
     Options, Result,
@@ -31,7 +31,7 @@ pub(crate) struct Store {
     pub(super) writer: Writer,
     pub(super) verifier: Verifier,
     /// The process that opened it.
-    pub(super) pid: u32,
+    pub(super) process: Process,
     /// The log device, until flushes go there.
     ring: Mutex<Option<(Ring, LogHeader)>>,
 }
@@ -64,7 +64,7 @@ impl Store {
         );
         let verifier = Verifier::new(base.clone(), reader.clone(), reuse.clone(), checkpointer.clone());
         Ok(Store {
-            pid: std::process::id(),
+            process: Process::current(),
             base,
             reader,
             reuse,
