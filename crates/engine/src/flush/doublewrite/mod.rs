@@ -272,9 +272,9 @@ fn needed_copy(
     };
     let restores = match found {
         None => true,
-        Some(lsn) if lsn == copied => false,
-        // Invariant 3; and one that is sound is replay's.
-        Some(lsn) if lsn < copied && unchecked => true,
+        Some(lsn) if lsn == copied && in_place[..bytes] == image[..] => false,
+        // Invariant 3; and one that is sound is replay's, or says the same in another form.
+        Some(lsn) if lsn <= copied && unchecked => true,
         Some(_) => return Ok(None),
     };
     Ok(Some(Copy { space, entry, image, restores }))

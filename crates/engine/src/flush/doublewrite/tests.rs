@@ -188,3 +188,25 @@ fn a_cut_in_the_opening_after_a_kill_tears_no_page_for_good() {
         store.check().expect("check");
     });
 }
+
+/// A table was encrypted in place, say, with nothing else changed.
+#[test]
+fn an_image_of_the_same_changes_in_another_form_is_left_alone() {
+    let (vfs, store, table, _) = written_twice(&options());
+    let space = table.space();
+    let (file, name) = (space.file(), space.name());
+    let mut image = AlignedBuf::zeroed(16 << 10);
+    file.read_at(16 << 10, &mut image).expect("read");
+    let mut page = vec![0; 16 << 10];
+    let expect = (space.id().0, 1);
+    Decoder::unpacking(node::unpack).decode(&image, expect, &mut page).expect("sound");
+    let mut other = AlignedBuf::zeroed(16 << 10);
+    let codec = lacuna_page::Codec { algorithm: lacuna_page::Algorithm::Lz4, level: 0 };
+    lacuna_page::Encoder::new().encode(&page, codec, 512, &mut other);
+    assert!(image[..] != other[..]);
+    drop((table, store));
+    vfs.open(&name, StreamHint::Data).expect("open").write_at(16 << 10, &other).expect("write");
+    drop(Store::open(vfs.clone(), options()).expect("open"));
+    vfs.open(&name, StreamHint::Data).expect("open").read_at(16 << 10, &mut image).expect("read");
+    assert!(image[..] == other[..], "the image in place is whole");
+}
