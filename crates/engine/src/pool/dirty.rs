@@ -140,6 +140,12 @@ impl DirtyList {
             .collect()
     }
 
+    /// Whether a page of the table has changes that are not on the device.
+    pub(crate) fn has_any_of(&self, table: TableId) -> bool {
+        let inner = self.inner.lock();
+        inner.dirty.keys().chain(inner.in_flight.keys()).any(|key| key.1.table == table)
+    }
+
     /// Drops the changes of a table whose file is about to be removed. None of its pages may be in flight.
     pub(crate) fn forget_table(&self, table: TableId) {
         let mut inner = self.inner.lock();

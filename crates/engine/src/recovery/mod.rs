@@ -428,6 +428,10 @@ pub(crate) fn load_catalog(engine: &TxnEngine) -> Result<()> {
         space.set_kind(row.options.kind);
         space.set_doublewrite(row.options.doublewrite);
         space.set_encrypted(row.options.encrypted);
+        if space.is_locked() && engine.pager().pool().dirty().has_any_of(row.id) {
+            // The log had changes for it, which nobody could encrypt: the store waits for the key.
+            return Err(Error::TableLocked { id: row.id });
+        }
     }
     if rows.iter().any(|(_, row)| wants_holes(row.options.kind)) {
         warn_without_holes(engine);
