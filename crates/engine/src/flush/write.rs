@@ -92,7 +92,7 @@ impl Image {
     /// this one to fill it up, by the granularity of holes.
     fn stale(&self) -> Option<(u64, u64)> {
         let unit = u64::from(self.space.file().props().hole_unit);
-        let taken = self.frame.disk_bytes().max(self.write_bytes) as u64;
+        let taken = self.frame.taken_bytes().unwrap_or(self.frame.disk_bytes()).max(self.write_bytes) as u64;
         // Blocks lie side by side.
         if self.space.blocks().is_some() || unit == 0 || taken <= self.bytes as u64 {
             return None;
@@ -110,14 +110,16 @@ impl Image {
     /// Bytes from its start on in which nothing older may stay, as far as no hole takes it away. Behind an encrypted image
     /// there may be plaintext of the time before.
     fn covered_bytes(&self, flusher: &Flusher) -> usize {
-        let unit = self.space.file().props().hole_unit as usize;
         if !self.is_encrypted {
-            self.bytes
-        } else if unit == 0 || !flusher.may_punch() {
-            self.space.page_bytes()
-        } else {
-            self.bytes.next_multiple_of(unit).min(self.space.page_bytes())
+            return self.bytes;
         }
+        let page_bytes = self.space.page_bytes();
+        let taken = self.frame.taken_bytes().map_or(page_bytes, |bytes| bytes.next_multiple_of(SECTOR));
+        let hole_from = match self.space.file().props().hole_unit as usize {
+            unit if unit != 0 && flusher.may_punch() => self.bytes.next_multiple_of(unit),
+            _ => page_bytes,
+        };
+        taken.min(hole_from).min(page_bytes).max(self.bytes)
     }
 
     /// Whether an older image lies in the stale part, which readers need as long as this one may be lost.
@@ -294,7 +296,8 @@ impl Writer {
         let codec = codec_of(space, page, space.rest_codec(on_disk));
         self.copy(page, codec);
         let (bytes, _) = self.encode(space, codec, 0);
-        if on_disk.next_multiple_of(SECTOR) != bytes {
+        let has_more = page.frame().taken_bytes().is_some_and(|taken| taken > bytes);
+        if on_disk.next_multiple_of(SECTOR) != bytes || has_more {
             return Ok(true);
         }
         let old = &mut self.copy[..bytes];
@@ -318,7 +321,7 @@ impl Writer {
         let (mut written, mut again, mut bytes) = (0, 0, 0);
         for image in images {
             note_rest(flusher, image, cause);
-            let was_written = image.frame.note_written(image.bytes, !image.is_hole);
+            let was_written = image.frame.note_written(image.bytes, !image.is_hole, image.is_encrypted);
             if image.is_hole {
                 continue;
             }

@@ -24,6 +24,8 @@ use crate::{
 /// In place of the use count: the page was read ahead of its first use.
 const AHEAD: u8 = u8::MAX;
 
+const UNKNOWN: u32 = u32::MAX;
+
 /// A page in the pool. An `Arc` of it keeps it from being evicted.
 pub(crate) struct Frame {
     pub(super) id: PageId,
@@ -48,6 +50,9 @@ pub(crate) struct Frame {
     pub(super) in_flight_since: AtomicU64,
     /// Bytes that the image on the device takes; 0 when there is none.
     pub(super) disk_bytes: AtomicU32,
+    /// Bytes of its place on the device behind which there is nothing, or [`UNKNOWN`]. Behind an encrypted image there may
+    /// be plaintext of the time before, so there it is found out.
+    pub(super) taken_bytes: AtomicU32,
     /// It was written since it came in.
     written: AtomicBool,
     /// Reading it failed, or changing it panicked: threads that waited for the latch must look the page up again.
@@ -90,6 +95,7 @@ impl Frame {
             dirty_since: AtomicU64::new(0),
             in_flight_since: AtomicU64::new(0),
             disk_bytes: AtomicU32::new(0),
+            taken_bytes: AtomicU32::new(UNKNOWN),
             written: AtomicBool::new(false),
             failed: AtomicBool::new(false),
             poison,
@@ -107,10 +113,17 @@ impl Frame {
         self.disk_bytes.load(Ordering::Relaxed) as usize
     }
 
-    /// Notes that an image of `disk_bytes` is on the device, which is no hole if it `is_image`. Returns whether one was
-    /// written before since the page came in.
-    pub(crate) fn note_written(&self, disk_bytes: usize, is_image: bool) -> bool {
+    /// Bytes of its place on the device behind which there is nothing, where that is known.
+    pub(crate) fn taken_bytes(&self) -> Option<usize> {
+        let taken = self.taken_bytes.load(Ordering::Relaxed);
+        (taken != UNKNOWN).then_some(taken as usize)
+    }
+
+    /// Notes that an image of `disk_bytes` is on the device, which is no hole if it `is_image`, and whether it is all that
+    /// is left in its place. Returns whether one was written before since the page came in.
+    pub(crate) fn note_written(&self, disk_bytes: usize, is_image: bool, is_all: bool) -> bool {
         self.disk_bytes.store(disk_bytes as u32, Ordering::Relaxed);
+        self.taken_bytes.store(if is_all { disk_bytes as u32 } else { UNKNOWN }, Ordering::Relaxed);
         is_image && self.written.swap(true, Ordering::Relaxed)
     }
 

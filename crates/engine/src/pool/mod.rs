@@ -28,7 +28,7 @@ pub(crate) mod replay_cost;
 
 use std::{cell::RefCell, hash::BuildHasher, sync::Arc, time::Duration};
 
-use lacuna_device::AlignedBuf;
+use lacuna_device::{AlignedBuf, SECTOR};
 use lacuna_page::{Decoder, Meta, TRAILER_BYTES};
 use rustc_hash::FxBuildHasher;
 
@@ -511,8 +511,18 @@ fn read_image(space: &Space, page: PageNo, newest: Lsn, guard: &mut WriteGuard) 
         debug_assert!(target.len() > TRAILER_BYTES);
         let bytes = lacuna_page::image_bytes(image).map_err(|e| corrupt(e.to_string()))?;
         guard.frame.disk_bytes.store(bytes as u32, Ordering::Relaxed);
+        if space.cipher().is_some() {
+            guard.frame.taken_bytes.store(taken_bytes(image, bytes) as u32, Ordering::Relaxed);
+        }
         Ok(())
     })
+}
+
+/// Bytes of a page's place up to the last sector with anything in it, from an image of `bytes` on.
+fn taken_bytes(place: &[u8], bytes: usize) -> usize {
+    let behind = &place[bytes..];
+    let is_blank = |sector: &&[u8]| sector.iter().fold(0, |all, byte| all | byte) == 0;
+    bytes + behind.len().saturating_sub(behind.rchunks(SECTOR).take_while(is_blank).count() * SECTOR)
 }
 
 #[cfg(test)]
