@@ -46,20 +46,19 @@ impl Running {
     pub(crate) fn releases(&self) -> u64 {
         self.progress.lock().releases
     }
+}
 
-    /// Wakes the waiters, because the transaction has released some of its locks.
-    pub(crate) fn note_release(&self) {
-        if is_broken(Rule::ReleasesWake) {
-            return;
-        }
-        self.progress.lock().releases += 1;
-        self.signal.notify_all();
+impl Progress {
+    /// Whether all locks are held that were when there had been `releases`.
+    fn is_held(&self, releases: u64) -> bool {
+        !self.is_finished && self.releases == releases
     }
 }
 
 /// All running transactions.
 ///
-/// Locks, none of which is held while another is taken: `running`, `waits`, `locks`, the slots'.
+/// Locks, none of which is held while another is taken: `running`, `waits` (then only the progress of a transaction),
+/// `locks`, the slots'.
 pub(crate) struct ActiveTxns {
     running: Mutex<Numbers>,
     /// Least number of a running transaction, or the next number when none runs: whatever is less is
@@ -198,6 +197,17 @@ impl ActiveTxns {
         self.running.lock().running.get(&id).cloned()
     }
 
+    /// Wakes the waiters of `owner`, because it has released some of its locks. Until they find it in their way again they
+    /// do not wait for it: it may itself go on to wait for one of them.
+    pub(crate) fn note_release(&self, owner: &Running) {
+        if is_broken(Rule::ReleasesWake) {
+            return;
+        }
+        owner.progress.lock().releases += 1;
+        self.waits.lock().retain(|_, behind| *behind != owner.id);
+        owner.signal.notify_all();
+    }
+
     /// Waits until `owner` is finished, or releases locks again after it had done so `releases` times. Read `releases`
     /// before releasing the leaf's latch under which `owner` was found to hold the lock, or the awaited event may have
     /// passed. Refuses with [`Error::Deadlock`] when `owner` waits, perhaps through others, for `waiter`.
@@ -210,6 +220,10 @@ impl ActiveTxns {
     ) -> Result<()> {
         {
             let mut waits = self.waits.lock();
+            // Who releases removes the edges after this has changed.
+            if !owner.progress.lock().is_held(releases) {
+                return Ok(());
+            }
             let mut behind = Some(&owner.id);
             while let Some(id) = behind {
                 if *id == waiter {
@@ -220,13 +234,12 @@ impl ActiveTxns {
             waits.insert(waiter, owner.id);
         }
         let mut progress = owner.progress.lock();
-        let is_held = |progress: &Progress| !progress.is_finished && progress.releases == releases;
         let mut outcome = Ok(());
-        while is_held(&progress) && outcome.is_ok() {
+        while progress.is_held(releases) && outcome.is_ok() {
             // The owner's thread may have died of the failure that stopped the store.
             let tick = deadline.min(Instant::now() + POISON_CHECK);
             let timed_out = owner.signal.wait_until(&mut progress, tick).timed_out();
-            outcome = match timed_out && Instant::now() >= deadline && is_held(&progress) {
+            outcome = match timed_out && Instant::now() >= deadline && progress.is_held(releases) {
                 true => Err(Error::LockTimeout),
                 false => poison.check(),
             };

@@ -112,7 +112,7 @@ impl Txn {
         {
             self.changes += 1;
             self.busy(|txn| roll_back(&txn.engine, log, before).map_err(|e| txn.engine.poison.set(e)))?;
-            self.running.iter().for_each(|running| running.note_release());
+            self.running.iter().for_each(|running| self.engine.txns.note_release(running));
         }
         outcome
     }

@@ -40,7 +40,7 @@ impl Txn {
         // From here on the record's writer is the lock.
         self.engine.txns.unlock(self.id(), locked);
         if outcome.is_err() {
-            self.running.iter().for_each(|running| running.note_release());
+            self.running.iter().for_each(|running| self.engine.txns.note_release(running));
         }
         outcome
     }

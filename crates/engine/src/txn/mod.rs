@@ -394,7 +394,7 @@ impl Txn {
         }
         self.changes += 1;
         roll_back(&self.engine, log, savepoint.newest).map_err(|e| self.engine.poison.set(e))?;
-        self.running.iter().for_each(|running| running.note_release());
+        self.running.iter().for_each(|running| self.engine.txns.note_release(running));
         Ok(())
     }
 

@@ -77,6 +77,40 @@ fn undo_pages_have_one_owner() {
     });
 }
 
+/// One waits for a key that the other releases at a savepoint, who then waits for a key of the first.
+#[test]
+fn no_cycle_goes_through_a_lock_that_was_released() {
+    explore(60, || {
+        let vfs: Arc<dyn Vfs> = MemVfs::new();
+        let (store, table) = open(&vfs, options());
+        let first = {
+            let (store, table) = (store.clone(), table.clone());
+            thread::spawn(move || {
+                let mut txn = store.begin_with(TransactionOptions::READ_COMMITTED);
+                txn.put(&table, &key(0, 0), &value(1)).unwrap();
+                txn.put(&table, &key(0, 1), &value(1)).unwrap();
+                txn.commit().unwrap();
+            })
+        };
+        let second = {
+            let (store, table) = (store.clone(), table.clone());
+            thread::spawn(move || {
+                let mut txn = store.begin_with(TransactionOptions::READ_COMMITTED);
+                txn.put(&table, &key(0, 2), &value(2)).unwrap();
+                let savepoint = txn.savepoint().unwrap();
+                txn.put(&table, &key(0, 1), &value(2)).unwrap();
+                txn.rollback_to(savepoint).unwrap();
+                // Whoever of both waits, the other one goes on.
+                txn.put(&table, &key(0, 0), &value(2)).unwrap();
+                txn.commit().unwrap();
+            })
+        };
+        first.join().unwrap();
+        second.join().unwrap();
+        store.check().unwrap();
+    });
+}
+
 /// Purge has seen the log of a slot's owner when that one rolls back, and the next owner writes a log of several pages.
 #[test]
 fn purge_leaves_the_pages_of_the_next_owner_alone() {
