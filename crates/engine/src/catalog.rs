@@ -13,7 +13,7 @@ use lacuna_page::{Algorithm, Codec};
 use crate::types::{Doublewrite, Error, Result, TableId, TableKind, TableOptions};
 
 /// The catalog's own file.
-pub(crate) const CATALOG_TABLE: TableId = TableId(0);
+pub(crate) const CATALOG_TABLE: TableId = TableId::CATALOG;
 /// Its page size.
 pub(crate) const CATALOG_PAGE_BYTES: usize = 16 << 10;
 /// Number of the first table that a user makes.

@@ -266,6 +266,7 @@ fn snapshots_see_what_they_saw_and_do_not_write() {
         assert_eq!(files(&vfs).len(), 2, "nobody needs it any more");
         store.drop_table("t").expect("drop");
         assert!(matches!(store.begin().get(&table, b"k"), Err(Error::TableDropped { .. })));
+        assert!(matches!(table.estimated_count(), Err(Error::TableDropped { .. })));
     }
 }
 

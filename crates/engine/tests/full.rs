@@ -144,6 +144,33 @@ fn what_was_deleted_makes_space_at_once() {
     store.check().expect("sound");
 }
 
+/// Its rows say so only; the pages are written anew as far as there is space.
+#[test]
+fn a_full_store_is_told_to_compress_itself() {
+    for background in [false, true] {
+        let store = Store::open(vfs(&device(), background), options(background)).expect("open");
+        let table = store.create_table("t", TableOptions::default()).expect("create");
+        let insert = |first: u64| {
+            let mut txn = store.begin();
+            for key in first..first + 20 {
+                if let Err(error) = txn.put(&table, &key.to_be_bytes(), &[7; 900]) {
+                    txn.rollback().expect("a full store rolls back");
+                    return Err(error);
+                }
+            }
+            txn.commit()
+        };
+        let full = (0..).step_by(20).find(|first| insert(*first).is_err()).expect("it fills up");
+        assert!(matches!(insert(full), Err(Error::Full { .. })));
+        store.alter_table("t", TableOptions::compressed(Algorithm::Lz4).kind).expect("alter");
+        store.optimize("t", |_| ControlFlow::Continue(())).expect("optimize");
+        let more = (full..).step_by(20).take(100).take_while(|first| insert(*first).is_ok()).count();
+        assert_eq!(more, 100, "after {full} records");
+        assert_eq!(count(&store, &table), full + 2000);
+        store.check().expect("check");
+    }
+}
+
 /// The file system below grows while the store is open and full.
 #[test]
 fn a_full_store_goes_on_when_its_place_grows() {

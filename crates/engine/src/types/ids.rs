@@ -6,6 +6,11 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TableId(pub u32);
 
+impl TableId {
+    /// The catalog's own table.
+    pub(crate) const CATALOG: TableId = TableId(0);
+}
+
 /// A page's number within its table's file; its byte offset is this times the table's page size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct PageNo(pub(crate) u64);
