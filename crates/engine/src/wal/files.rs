@@ -25,6 +25,8 @@ pub(crate) const SHORT_SEGMENT_BYTES: u64 = 64 << 20;
 const SEGMENTS_MAX: u64 = COUNTER_MAX / SHORT_SEGMENT_BYTES;
 /// Step by which a file is extended, so that few writes change its length.
 const EXTEND_BYTES: u64 = 64 << 20;
+/// The same where files have no holes, and a file's length is the space that it takes.
+const SHORT_EXTEND_BYTES: u64 = 1 << 20;
 
 /// Name of the file that holds a segment.
 fn file_name(segment: u64) -> String {
@@ -173,7 +175,9 @@ impl LogFiles {
             }
         };
         if end > open.bytes {
-            open.bytes = end.next_multiple_of(EXTEND_BYTES).min(self.segment_bytes).max(end);
+            let step =
+                if self.segment_bytes > SHORT_SEGMENT_BYTES { EXTEND_BYTES } else { SHORT_EXTEND_BYTES };
+            open.bytes = end.next_multiple_of(step).min(self.segment_bytes).max(end);
             open.file.set_len(open.bytes)?;
         }
         open.file.write_at(offset, group)?;

@@ -54,6 +54,18 @@ fn what_was_flushed_is_read_back_in_order() {
     }
 }
 
+/// Where a file's length is the space that it takes, it is no longer than the log needs.
+#[test]
+fn a_short_log_file_grows_with_its_log() {
+    for (segment_bytes, most) in [(SHORT_SEGMENT_BYTES, 1 << 20), (SEGMENT_BYTES, 64 << 20)] {
+        let vfs = MemVfs::new();
+        let files = LogFiles::open(vfs.clone(), segment_bytes, SALT).expect("open");
+        files.write(Lsn(0), &[1; 4096]).expect("write");
+        let len = vfs.open("wal.000000", StreamHint::Log).expect("made").len().expect("len");
+        assert_eq!(len, most);
+    }
+}
+
 /// Threads wait for different leaders: each must be woken.
 #[test]
 fn a_failed_sync_wakes_all_who_wait() {
