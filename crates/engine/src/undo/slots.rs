@@ -34,6 +34,9 @@ use crate::{
     undo::{SLOTS, UndoLog},
 };
 
+/// Logs of a slot that purge takes at a time: it copies them under the lock, and forgets them at their end.
+const DUE_MAX: usize = 1000;
+
 /// The undo log of a committed transaction, kept for views.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RetainedLog {
@@ -237,8 +240,8 @@ impl Slots {
         true
     }
 
-    /// The logs that finished before the moment of the oldest view in the slot that has the oldest of all, oldest first;
-    /// none when there are none. They stay kept.
+    /// The logs that finished before the moment of the oldest view in the slot that has the oldest of all, oldest first,
+    /// at most [`DUE_MAX`]; none when there are none. They stay kept.
     ///
     /// `oldest_view` is asked once the lock is held: a view that needs a log was open before the log was kept, and so
     /// is seen. Asked before, it may be one that was opened since, and kept logs may be its history.
@@ -248,7 +251,8 @@ impl Slots {
         let moment = too_early.unwrap_or_else(oldest_view);
         let Some((_, slot)) = table.order.range(..moment).next() else { return Vec::new() };
         let logs = table.kept[slot].logs.iter().map(|(_, log)| *log);
-        logs.take_while(|log| log.moment < moment || is_broken(Rule::LaterLogsKept)).collect()
+        let due = logs.take_while(|log| log.moment < moment || is_broken(Rule::LaterLogsKept));
+        due.take(DUE_MAX).collect()
     }
 
     /// Whether there are any.
@@ -340,6 +344,17 @@ mod tests {
         assert!(take(&slots) != (slot, true), "it is the caller's to clear");
         slots.cleared(all);
         assert_eq!((take(&slots), slots.history()), ((slot, false), (0, 0)));
+    }
+
+    #[test]
+    fn purge_takes_a_part_of_many_logs() {
+        let slots = Slots::new();
+        for moment in 1..=2 * DUE_MAX as u64 {
+            let (slot, _) = take(&slots);
+            slots.keep(log(slot, moment), PageNo(1), true);
+        }
+        let due = slots.due(|| u64::MAX);
+        assert_eq!((due.len(), due[0].moment, due[due.len() - 1].moment), (DUE_MAX, 1, DUE_MAX as u64));
     }
 
     #[test]
