@@ -457,6 +457,33 @@ fn a_key_file_that_is_put_back_from_before_costs_no_key() {
     }
 }
 
+/// The same of the other file, where the power goes out in the opening that mends it.
+#[test]
+fn a_cut_in_the_opening_after_a_key_file_was_put_back_costs_no_key() {
+    for_each_seed(300, |seed| {
+        let vfs = SimVfs::new(seed);
+        let place: Arc<dyn Vfs> = vfs.clone();
+        two_tables(&place);
+        let before = bytes_of(&*place, KEYS[1]).to_vec();
+        let store = Store::open(place.clone(), options(Some("secret"))).expect("open");
+        store.drop_table("one").expect("drop");
+        let table = store.create_table("third", plain().encrypted()).expect("create");
+        put(&store, &table, 0..10, 10).expect("put");
+        drop(table);
+        store.close().expect("close");
+        overwrite(&*place, KEYS[1], 0, &before);
+        place.open(KEYS[1], StreamHint::Data).expect("open").sync().expect("sync");
+        vfs.set_cut_after(1 + seed % 12);
+        drop(Store::open(place.clone(), options(Some("secret"))));
+        vfs.power_cycle();
+        let store = Store::open(place, options(Some("secret"))).expect("open");
+        assert_eq!(
+            (count(&store, "third").expect("count"), count(&store, "other").expect("count")),
+            (10, 100)
+        );
+    });
+}
+
 /// Of two entries of a table in both files one counts, from the next opening on alone.
 #[test]
 fn files_that_differ_are_settled() {

@@ -93,6 +93,8 @@ struct Entries {
     keys: BTreeMap<TableId, Entry>,
     /// Sectors with other entries of these tables, which nothing has made.
     strays: BTreeSet<usize>,
+    /// Sectors for keys whose own may be taken by another table's.
+    moved: BTreeSet<usize>,
 }
 
 /// The key of a table.
@@ -115,6 +117,10 @@ fn sector_of(number: usize, entry: Option<(TableId, &[u8; WRAPPED_KEY_BYTES])>) 
         sector[..size_of_val(&raw)].copy_from_slice(raw.as_bytes());
     }
     (ENTRIES_AT + (number * SECTOR) as u64, sector)
+}
+
+fn full(vfs: &dyn Vfs) -> Error {
+    Error::Full { what: format!("{}: {}", vfs.name(), NAMES[0]) }
 }
 
 fn refused(vfs: &dyn Vfs, reason: lacuna_crypt::Error) -> Error {
@@ -167,11 +173,13 @@ impl Keys {
         }
         // A file that was put back may hold a key that is gone where the other has a newer one.
         let mut counts = BTreeSet::new();
-        let after = found.iter().map(|(number, _)| number + 1).max().unwrap_or(0);
-        for (entry, free) in entries.keys.values_mut().zip(after..) {
+        let used: BTreeSet<usize> = found.iter().map(|(number, _)| *number).collect();
+        let mut free = (0..ENTRIES_MAX).filter(|number| !used.contains(number));
+        for entry in entries.keys.values_mut() {
             if !counts.insert(entry.number) {
-                entry.number = free;
-                counts.insert(free);
+                entry.number = free.next().ok_or_else(|| full(&**vfs))?;
+                counts.insert(entry.number);
+                entries.moved.insert(entry.number);
             }
         }
         entries.strays =
@@ -210,7 +218,7 @@ impl Keys {
         let used: BTreeSet<usize> = entries.keys.values().map(|entry| entry.number).collect();
         let number = (0..).find(|number| !used.contains(number)).expect("there is always another one");
         if number >= ENTRIES_MAX {
-            return Err(Error::Full { what: format!("{}: {}", self.vfs.name(), NAMES[0]) });
+            return Err(full(&*self.vfs));
         }
         put_in_both(&*self.vfs, &[sector_of(number, Some((table, &wrapped)))])?;
         let cipher = Arc::new(DataCipher(key.cipher()));
@@ -245,7 +253,7 @@ impl Keys {
         settle_block(&*self.vfs)?;
         let mut entries = self.entries.lock();
         let files = files(&*self.vfs)?;
-        let mut differing = Vec::new();
+        let (mut moved, mut differing) = (Vec::new(), Vec::new());
         let mut found = AlignedBuf::zeroed(SECTOR);
         for (table, entry) in &entries.keys {
             let (at, sector) = sector_of(entry.number, Some((*table, &entry.wrapped)));
@@ -257,10 +265,14 @@ impl Keys {
                 }
                 is_same &= *found == *sector;
             }
-            if !is_same {
-                differing.push((at, sector));
+            match entries.moved.contains(&entry.number) {
+                _ if is_same => {}
+                true => moved.push((at, sector)),
+                false => differing.push((at, sector)),
             }
         }
+        // One file may have a moved key only where the other key of that place comes next.
+        put_in_both(&*self.vfs, &moved)?;
         differing.extend(std::mem::take(&mut entries.strays).into_iter().map(|n| sector_of(n, None)));
         put_in_both(&*self.vfs, &differing)
     }
