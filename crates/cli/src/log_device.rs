@@ -23,8 +23,8 @@ pub(crate) struct LogArguments {
     /// are; the first that writes (mount, put, grow ...) gives the log device up for good
     #[arg(long, global = true, conflicts_with = "log_device")]
     without_log_device: bool,
-    /// Give the store this log device, which must hold nothing, in place of what it had. If that was a log device,
-    /// bring what it holds to the store first, by opening the store with it
+    /// Give the store this log device, which must hold nothing. A store that has another one gives that up first: open
+    /// it with --log-device, unless that is lost, and then with --without-log-device
     #[arg(long, global = true, value_name = "PATH", conflicts_with_all = ["log_device", "without_log_device"])]
     new_log_device: Option<PathBuf>,
 }

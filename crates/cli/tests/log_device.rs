@@ -50,10 +50,12 @@ fn a_store_opens_with_its_log_device_or_expressly_without() {
         succeed(&scratch, &format!("{command} --without-log-device"));
         assert_eq!(succeed(&scratch, "cat store:/file --log-device log"), "text", "{command}");
     }
+    fs::write(scratch.path("new"), vec![0; 1 << 20]).unwrap();
+    let unasked = refused(&scratch, "put file store:/other --new-log-device new");
+    assert!(unasked.contains("--without-log-device"), "{unasked}");
     // It is lost; what was closed is there. Then the old one is refused, and a new one taken.
     succeed(&scratch, "put file store:/other --without-log-device");
     assert_eq!(succeed(&scratch, "cat store:/file"), "text");
-    fs::write(scratch.path("new"), vec![0; 1 << 20]).unwrap();
     let looks = refused(&scratch, "info store --new-log-device new");
     assert!(looks.contains("only read"), "{looks}");
     succeed(&scratch, "put file store:/third --new-log-device new");

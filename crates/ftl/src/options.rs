@@ -178,7 +178,7 @@ pub enum LogDeviceUse {
     /// None, although the store may have had one: it opens as it was at some moment before, all batches of which are
     /// there, and has none from then on.
     Without,
-    /// This one, which must hold nothing, whatever the store had before.
+    /// This one, which must hold nothing, for a store that has none, or none any more ([`LogDeviceUse::Without`]).
     New(Arc<dyn LogDevice>),
 }
 

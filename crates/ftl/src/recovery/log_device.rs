@@ -64,7 +64,11 @@ pub(crate) fn attach(
         (LogDeviceUse::Device(device), Some(log)) => open(Arc::clone(device), superblock, log, losses),
         (LogDeviceUse::Without, _) => Ok(Attached::default()),
         (LogDeviceUse::New(_), _) if options.read_only => refuse("a store that is only read gets no new one"),
-        (LogDeviceUse::New(device), _) => {
+        (LogDeviceUse::New(_), Some(_)) => refuse(
+            "the store has one, which may hold what is not in the store yet; open the store with it (--log-device), unless \
+             it is lost, and then once without (--without-log-device), before it gets a new one",
+        ),
+        (LogDeviceUse::New(device), None) => {
             let was_left = ring::was_left(&**device, superblock.uuid, superblock.log)?;
             let log = ring::format(&**device, superblock.uuid, creation::random_uuid(), was_left)?;
             let (ring, header) = ring::load(Arc::clone(device), superblock.uuid, log)?;
