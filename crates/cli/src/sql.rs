@@ -7,11 +7,13 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use clap::{ArgGroup, Args, ValueEnum};
-use lacuna_bench::sql::{Address, Brand, Format, Login, OnServer, Written, postgres::LoginUrl};
+use lacuna_bench::sql::{
+    Address, Brand, Format, Login, OnServer, Written, give_back_settings, postgres::LoginUrl,
+};
 use lacuna_nvmfs::LogDevicePath;
 use serde_json::{Map, Value, json};
 
-use crate::{keys, log_device, tables::Kind};
+use crate::{keys, log_device, signals::before_the_end, tables::Kind};
 
 /// Options that a server would have no use for.
 const OF_OUR_ENGINE: [&str; 21] = [
@@ -42,7 +44,8 @@ const OF_OUR_ENGINE: [&str; 21] = [
 #[derive(Args)]
 #[command(group = ArgGroup::new("server").args(["mysql", "postgres"]))]
 pub(crate) struct SqlOptions {
-    /// Use the tables of a MySQL or MariaDB server, at its socket or HOST:PORT, not our engine
+    /// Use the tables of a MariaDB server, at its socket or HOST:PORT, not our engine; global settings that a run changes
+    /// are told and go back at its end
     #[arg(
         long, value_name = "SERVER",
         conflicts_with_all = OF_OUR_ENGINE
@@ -163,6 +166,7 @@ impl SqlOptions {
         if kinds.contains(&Kind::Adaptive) {
             bail!("--tables: a server has no adaptive tables");
         }
+        before_the_end(give_back_settings);
         let mut all = Runs { runs: Vec::new(), facts: Vec::new(), written_from: String::new() };
         for (number, &kind) in kinds.iter().enumerate() {
             let log = begin()?;

@@ -6,6 +6,7 @@ use super::{
     address::{Address, Login},
     client::{self, Client},
     definition::Definition,
+    settings::Changed,
 };
 
 /// How a server keeps the tables.
@@ -36,6 +37,14 @@ pub(crate) trait Dialect: Debug + Send + Sync {
     /// Those of the tables that the database has.
     fn present(&self, client: &mut dyn Client, database: &str, tables: &[&str]) -> Result<Vec<String>>;
 
+    /// Changes the settings of the server without which it does not keep tables so, for as long as the result lives.
+    fn begin(
+        &self,
+        client: &mut dyn Client,
+        place: (&Address, &Login),
+        format: &Format,
+    ) -> Result<Option<Changed>>;
+
     /// Makes a table.
     fn create(
         &self,
@@ -52,7 +61,7 @@ pub(crate) trait Dialect: Debug + Send + Sync {
     fn process(&self, client: &mut dyn Client, data_directory: &Path) -> Result<Option<u32>>;
 
     /// Lets the server do all work that it put off.
-    fn settle(&self, client: &mut dyn Client, tables: &[&str]) -> Result<()>;
+    fn settle(&self, client: &mut dyn Client, place: (&Address, &Login), tables: &[&str]) -> Result<()>;
 
     /// Length of the tables, and space that they take.
     fn sizes(&self, client: &mut dyn Client, database: &str, data_directory: &Path) -> Result<(u64, u64)>;

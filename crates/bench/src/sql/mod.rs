@@ -3,7 +3,7 @@
 //! What is the same for all servers is here, once: definitions of tables, sessions with their prepared statements, the
 //! counters of the system. What differs is a `dialect::Dialect` and a `client::Client` for each.
 //!
-//! layers: address, counters, definition, value < client < dialect < mysql, postgres < server
+//! layers: address, counters, definition, value < client < settings < dialect < mysql, postgres < server
 
 mod address;
 mod client;
@@ -13,6 +13,7 @@ mod dialect;
 pub mod mysql;
 pub mod postgres;
 mod server;
+mod settings;
 mod value;
 
 pub use address::{Address, Login};
@@ -23,4 +24,5 @@ pub(crate) use dialect::Dialect;
 pub use dialect::Format;
 pub use server::{Brand, OnServer};
 pub(crate) use server::{Prepared, Server, Session, groups, places};
+pub use settings::give_back_settings;
 pub(crate) use value::{BAD_ROW, Value};

@@ -22,6 +22,7 @@ use super::{
     dialect::{Dialect, Format},
     mysql::Mysql,
     postgres::Postgres,
+    settings::Changed,
     value::Value,
 };
 use crate::{Footprint, Measured, block_stat::tree_bytes};
@@ -32,7 +33,7 @@ const GROUPS: [usize; 4] = [256, 32, 4, 1];
 /// What kind of server it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Brand {
-    /// MySQL or MariaDB.
+    /// MariaDB, which speaks MySQL's protocol.
     Mysql,
     /// PostgreSQL.
     Postgres,
@@ -142,6 +143,8 @@ pub(crate) struct Server<S> {
     /// Process of the server, when it runs here.
     process: Option<u32>,
     data_directory: String,
+    /// What goes back in the end.
+    _changed: Option<Changed>,
 }
 
 impl<S: Prepared> Server<S> {
@@ -171,10 +174,12 @@ impl<S: Prepared> Server<S> {
                 "{address}: holds the table {database}.{table} already; drop it, or give another --database"
             );
         }
+        let changed = dialect.begin(&mut *client, (address, login), format).with_context(named)?;
         for table in tables {
             dialect.create(&mut *client, &database, table, format).with_context(named)?;
         }
-        Server::attach(dialect, client, address, login, database, names, written)
+        let server = Server::attach(dialect, client, address, login, database, names, written)?;
+        Ok(Server { _changed: changed, ..server })
     }
 
     /// Finds the tables in `login.database`.
@@ -225,8 +230,18 @@ impl<S: Prepared> Server<S> {
         };
         let written = written.resolve(Path::new(&data_directory), process)?;
         let (address, login) = (address.clone(), login.clone());
-        let idle = Mutex::default();
-        Ok(Server { dialect, address, login, database, tables, idle, written, process, data_directory })
+        Ok(Server {
+            dialect,
+            address,
+            login,
+            database,
+            tables,
+            idle: Mutex::default(),
+            written,
+            process,
+            data_directory,
+            _changed: None,
+        })
     }
 
     /// See [`OnServer::drop_tables`].
@@ -308,7 +323,8 @@ fn check_name(name: &str) -> Result<()> {
 impl<S: Prepared> Measured for Server<S> {
     fn settle(&self) -> Result<()> {
         let mut client = self.client()?;
-        self.dialect.settle(&mut *client, &self.tables).with_context(|| self.name())
+        let settled = self.dialect.settle(&mut *client, (&self.address, &self.login), &self.tables);
+        settled.with_context(|| self.name())
     }
 
     fn footprint(&self) -> Result<Footprint> {

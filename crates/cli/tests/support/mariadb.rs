@@ -17,6 +17,11 @@ pub(crate) struct Server {
 impl Server {
     /// `None` where MariaDB is missing, so that `what` is not tested.
     pub(crate) fn start(scratch: &Scratch, what: &str) -> Option<Server> {
+        Server::start_with(scratch, what, &[])
+    }
+
+    /// The same, with further options.
+    pub(crate) fn start_with(scratch: &Scratch, what: &str, options: &[&str]) -> Option<Server> {
         let data = scratch.path("data");
         if !data.exists() {
             let mut install = Command::new("mariadb-install-db");
@@ -31,7 +36,7 @@ impl Server {
         let mut command = Command::new("mariadbd");
         command.args(["--no-defaults", "--skip-networking", "--innodb-buffer-pool-size=32M"]);
         command.arg(format!("--datadir={}", data.display())).args(as_root());
-        command.args(["--socket=server.sock", "--pid-file=server.pid", "--skip-log-bin"]);
+        command.args(["--socket=server.sock", "--pid-file=server.pid", "--skip-log-bin"]).args(options);
         let process = command.current_dir(scratch.path(".")).stderr(Stdio::null()).spawn().unwrap();
         let mut server = Server { process };
         let start = Instant::now();
@@ -43,12 +48,20 @@ impl Server {
         Some(server)
     }
 
-    /// Runs a statement as root.
-    pub(crate) fn query(&self, scratch: &Scratch, sql: &str) {
+    /// Runs statements as root, and returns what they say.
+    pub(crate) fn query(&self, scratch: &Scratch, sql: &str) -> String {
+        let output = self.client(scratch, sql).output().unwrap();
+        assert!(output.status.success(), "{sql}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// A client that runs statements as root.
+    pub(crate) fn client(&self, scratch: &Scratch, sql: &str) -> Command {
         let mut client = Command::new("mariadb");
-        client.args(["--no-defaults", "--user=root"]).arg(format!("--execute={sql}"));
+        client.args(["--no-defaults", "--user=root", "--batch", "--skip-column-names"]);
         client.arg(format!("--socket={}", scratch.path("data/server.sock").display()));
-        assert!(client.status().unwrap().success());
+        client.arg(format!("--execute={sql}"));
+        client
     }
 
     fn answers(&self, scratch: &Scratch) -> bool {

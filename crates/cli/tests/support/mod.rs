@@ -54,7 +54,7 @@ pub(crate) fn run(scratch: &Scratch, arguments: &str) -> Output {
 }
 
 /// Waits, however long that takes a busy machine. The program that makes it true must not end meanwhile.
-fn wait_until(child: &mut Child, is_true: impl Fn() -> bool) {
+pub(crate) fn wait_until(child: &mut Child, is_true: impl Fn() -> bool) {
     while !is_true() {
         assert_eq!(child.try_wait().unwrap(), None, "ended by itself");
         std::thread::sleep(Duration::from_millis(20));

@@ -1,4 +1,4 @@
-//! Connections to a MySQL or MariaDB server: the crate `mysql`, set up for a benchmark.
+//! Connections to a MariaDB server: the crate `mysql`, set up for a benchmark.
 //!
 //! The client asks the server nothing on its own: it does not look for a socket, ask for limits, or close statements
 //! that are rarely used.

@@ -14,11 +14,12 @@ use crate::sql::{
     client::{self, Client},
     definition::{Definition, Type},
     dialect::{Dialect, Format, pairs, value},
+    settings::{Changed, Connect},
 };
 
 /// Longest wait for a server to write out its dirty pages.
 const SETTLE_MAX: Duration = Duration::from_secs(3600);
-/// Settings that make a server write everything out.
+/// Settings that make a server write everything out. Of each pair one bounds the other.
 const HURRY: [(&str, &str); 4] = [
     ("innodb_io_capacity_max", "100000"),
     ("innodb_io_capacity", "100000"),
@@ -31,7 +32,10 @@ const HISTORY_SETTLED: u64 = 128;
 const SESSION: &str = "SET SESSION autocommit = 0, SESSION tx_isolation = 'READ-COMMITTED', \
     SESSION sql_mode = 'STRICT_ALL_TABLES'";
 
-/// MySQL or MariaDB, with InnoDB.
+/// Connects for settings.
+const CONNECT: Connect = |address, login| Ok(Box::new(Connection::connect(address, login)?));
+
+/// MariaDB, with InnoDB or MyRocks.
 #[derive(Debug)]
 pub(crate) struct Mysql;
 
@@ -114,6 +118,11 @@ impl Dialect for Mysql {
     fn enter(&self, address: &Address, login: &Login, makes: bool) -> Result<Box<dyn Client>> {
         let server = Login { database: None, ..login.clone() };
         let mut connection = Connection::connect(address, &server)?;
+        let version = value(&mut connection, "SELECT VERSION()")?;
+        ensure!(
+            version.contains("MariaDB"),
+            "the server is {version}, not MariaDB; MySQL keeps compressed tables, their sizes and counters otherwise"
+        );
         if let (true, Some(database)) = (makes, &login.database) {
             connection.execute(&format!("CREATE DATABASE IF NOT EXISTS `{database}`"))?;
         }
@@ -133,6 +142,18 @@ impl Dialect for Mysql {
         Ok(client.query(&names)?.into_iter().flatten().flatten().collect())
     }
 
+    /// The server has one algorithm for all page-compressed tables, and asks for it whenever it writes a page.
+    fn begin(
+        &self,
+        client: &mut dyn Client,
+        place: (&Address, &Login),
+        format: &Format,
+    ) -> Result<Option<Changed>> {
+        let Format::Page(algorithm) = format else { return Ok(None) };
+        let settings = [("innodb_compression_algorithm", &algorithm[..])];
+        Changed::make(client, CONNECT, place, &settings, "until the end of this run").map(Some)
+    }
+
     fn create(
         &self,
         client: &mut dyn Client,
@@ -140,10 +161,6 @@ impl Dialect for Mysql {
         table: &Definition,
         format: &Format,
     ) -> Result<()> {
-        if let Format::Page(algorithm) = format {
-            let set = format!("SET GLOBAL innodb_compression_algorithm = '{algorithm}'");
-            client.execute(&set).with_context(|| format!("innodb_compression_algorithm {algorithm}"))?;
-        }
         let mut list = table.list(type_name);
         if let Some((name, columns)) = table.index {
             list += &format!(", KEY {name} ({columns})");
@@ -163,24 +180,14 @@ impl Dialect for Mysql {
         Ok(server_process(data_directory, Path::new(&pid_file)))
     }
 
-    /// Lets the server write its dirty pages as fast as it can until there are none, then restores its settings.
-    fn settle(&self, client: &mut dyn Client, _tables: &[&str]) -> Result<()> {
+    /// Lets the server write its dirty pages as fast as it can until there are none.
+    fn settle(&self, client: &mut dyn Client, place: (&Address, &Login), _tables: &[&str]) -> Result<()> {
         if has_rocks(client)? {
             settle_rocks(client)?;
         }
-        let mut restore = Vec::new();
-        for (name, _) in HURRY {
-            let old = value(client, &format!("SELECT @@GLOBAL.{name}"))?;
-            // In turned order: each of a pair bounds the other.
-            restore.insert(0, format!("SET GLOBAL {name} = {old}"));
-        }
-        let hurried =
-            HURRY.iter().try_for_each(|(name, fast)| client.execute(&format!("SET GLOBAL {name} = {fast}")));
-        let clean = hurried.map_err(Into::into).and_then(|()| wait_until_clean(client));
-        for set in restore {
-            client.execute(&set)?;
-        }
-        clean
+        let changed = Changed::make(client, CONNECT, place, &HURRY, "until all pages are written")?;
+        wait_until_clean(client)?;
+        changed.give_back()
     }
 
     /// Of MyRocks all its files: tables share them.

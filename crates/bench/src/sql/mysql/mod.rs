@@ -1,4 +1,4 @@
-//! MySQL and MariaDB servers.
+//! MariaDB servers, which speak MySQL's protocol.
 //!
 //! layers: connection < dialect
 

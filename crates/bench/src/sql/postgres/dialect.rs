@@ -13,6 +13,7 @@ use crate::sql::{
     client::{self, Client},
     definition::{Definition, Type},
     dialect::{Dialect, Format, pairs, value},
+    settings::Changed,
 };
 
 /// The database from which others are made.
@@ -108,6 +109,16 @@ impl Dialect for Postgres {
         Ok(client.query(&names)?.into_iter().flatten().flatten().collect())
     }
 
+    /// Nothing is changed.
+    fn begin(
+        &self,
+        _client: &mut dyn Client,
+        _place: (&Address, &Login),
+        _format: &Format,
+    ) -> Result<Option<Changed>> {
+        Ok(None)
+    }
+
     fn create(
         &self,
         client: &mut dyn Client,
@@ -136,7 +147,7 @@ impl Dialect for Postgres {
     }
 
     /// Old versions of rows are removed, statistics gathered, and all pages written.
-    fn settle(&self, client: &mut dyn Client, tables: &[&str]) -> Result<()> {
+    fn settle(&self, client: &mut dyn Client, _place: (&Address, &Login), tables: &[&str]) -> Result<()> {
         for table in tables {
             client.execute(&format!("VACUUM (ANALYZE) {table}"))?;
         }
