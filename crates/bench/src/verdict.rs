@@ -33,6 +33,8 @@ pub enum Verdict {
     Missed,
     /// The measurements do not decide it.
     Open,
+    /// There are none, because what would have made them failed.
+    Failed,
     /// There are none.
     #[serde(rename = "not run")]
     NotRun,
@@ -70,6 +72,7 @@ impl fmt::Display for Verdict {
             Verdict::Met => "met",
             Verdict::Missed => "missed",
             Verdict::Open => "open",
+            Verdict::Failed => "failed",
             Verdict::NotRun => "not run",
         })
     }

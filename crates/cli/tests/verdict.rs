@@ -23,7 +23,9 @@ fn rounds_are_judged() {
     let table = succeed(&scratch, "verdict proof --json out.json");
     assert!(table.contains("open after a crash, seconds | all of the log | <= 2 | 0.950 |"), "{table}");
     assert!(
-        table.contains("NOT RUN: tpcc: needs root for loop devices: TPC-C style, page : row; TPC-C"),
+        table.contains(
+            "FAILED: rounds 1, 2 failed: tpcc: needs root for loop devices: TPC-C style, page : row; TPC-C"
+        ),
         "{table}"
     );
     assert!(table.contains("- mount: `example mount FILE`"), "{table}");

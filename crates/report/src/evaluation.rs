@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fs, path::Path};
 use anyhow::{Context, Result, bail};
 use lacuna_bench::{
     Estimate,
-    proof::{self, Proof, RUNS},
+    proof::{self, LACKS, Proof, RUNS, failed_rounds},
 };
 use serde_json::Value;
 
@@ -31,6 +31,22 @@ pub struct Step {
     pub status: Status,
     /// All that the file says.
     pub json: Value,
+}
+
+impl Step {
+    /// Why it has no result.
+    pub(crate) fn reason(&self) -> &str {
+        self.json["reason"].as_str().unwrap_or("no reason is given")
+    }
+}
+
+/// A figure over rounds.
+#[derive(Clone, Debug)]
+pub(crate) struct Measured {
+    /// Of the rounds that have it.
+    pub(crate) estimate: Option<Estimate>,
+    /// Why others, or all, have none, where something failed.
+    pub(crate) why: Vec<String>,
 }
 
 /// All that was measured, and the verdicts on it.
@@ -80,10 +96,43 @@ impl Evaluation {
         self.steps.iter().filter(done).map(|step| &step.json["result"])
     }
 
-    /// A figure of a step over its rounds; none where a round that has the step lacks the figure, or it is not above
-    /// zero.
-    pub(crate) fn estimate(&self, name: &str, figure: impl Fn(&Value) -> Option<f64>) -> Option<Estimate> {
-        Estimate::of_ratios(self.results(name).map(figure).collect::<Option<Vec<f64>>>()?)
+    /// A figure of a step over its rounds.
+    pub(crate) fn measure(&self, name: &str, figure: impl Fn(&Value) -> Option<f64>) -> Measured {
+        self.measure_or(name, figure, |_| None)
+    }
+
+    /// The same where a result without the figure may say why.
+    pub(crate) fn measure_or(
+        &self,
+        name: &str,
+        figure: impl Fn(&Value) -> Option<f64>,
+        error: impl Fn(&Value) -> Option<String>,
+    ) -> Measured {
+        let (mut values, mut without, mut failures) = (Vec::new(), Vec::new(), Vec::new());
+        for step in self.steps.iter().filter(|step| step.name == name) {
+            let result = &step.json["result"];
+            match step.status {
+                Status::NotRun => {}
+                Status::Failed => failures.push((step.round, format!("{name}: {}", step.reason()))),
+                Status::Done => match (figure(result), error(result)) {
+                    (Some(value), _) => values.push(value),
+                    (None, Some(error)) => failures.push((step.round, error)),
+                    (None, None) => without.push((step.round, LACKS.to_owned())),
+                },
+            }
+        }
+        let is_told = !failures.is_empty();
+        if is_told || !values.is_empty() {
+            failures.append(&mut without);
+            failures.sort();
+        }
+        let mut why = failed_rounds(failures);
+        let is_measured = !values.is_empty();
+        let estimate = Estimate::of_ratios(values);
+        if is_measured && estimate.is_none() {
+            why.push("a round's figure is not above zero".to_owned());
+        }
+        Measured { estimate, why }
     }
 
     /// What was found out in different ways about the machine or the versions, by how it looks.

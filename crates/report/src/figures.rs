@@ -3,10 +3,12 @@
 //! Where a paper prints no number for a bar, it has none here, and the words of the paper stand below. Numbers are never
 //! read off a picture.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
 use crate::{
-    evaluation::{Evaluation, ratio, variant},
+    evaluation::{Evaluation, Measured, ratio, variant},
     html::escape,
     svg::{self, Line, Row, Scale},
 };
@@ -39,8 +41,18 @@ impl Drawing {
     /// Whether anything in it was measured.
     pub(crate) fn is_measured(&self) -> bool {
         match self {
-            Drawing::Bars { rows, .. } => rows.iter().any(|row| row.ours.is_some()),
+            Drawing::Bars { rows, .. } => rows.iter().any(|row| row.ours.estimate.is_some()),
             Drawing::Lines { lines, .. } => lines.iter().any(|line| !line.points.is_empty()),
+        }
+    }
+
+    /// What failed, where nothing was measured.
+    pub(crate) fn failures(&self) -> BTreeSet<&str> {
+        match self {
+            Drawing::Bars { rows, .. } => {
+                rows.iter().flat_map(|row| &row.ours.why).map(String::as_str).collect()
+            }
+            Drawing::Lines { .. } => BTreeSet::new(),
         }
     }
 
@@ -55,7 +67,7 @@ impl Drawing {
                 let head = cells("th", &["", "printed", "ours (90% interval)"].map(str::to_owned));
                 let row = |row: &Row| {
                     let printed = row.printed.map_or_else(|| "-".to_owned(), svg::range);
-                    let ours = row.ours.as_ref().map_or_else(|| "not run".to_owned(), svg::measured);
+                    let ours = svg::ours(&row.ours, "not run");
                     cells("td", &[row.label.clone(), printed, ours])
                 };
                 format!("<table>{head}{}</table>", rows.iter().map(row).collect::<String>())
@@ -88,7 +100,7 @@ pub(crate) fn all(evaluation: &Evaluation) -> Vec<Figure> {
     groups.into_iter().flatten().collect()
 }
 
-fn row(label: impl Into<String>, printed: Option<[f64; 2]>, ours: Option<lacuna_bench::Estimate>) -> Row {
+fn row(label: impl Into<String>, printed: Option<[f64; 2]>, ours: Measured) -> Row {
     Row { label: label.into(), printed, ours }
 }
 
@@ -98,7 +110,7 @@ fn once(value: f64) -> Option<[f64; 2]> {
 
 fn linkbench(evaluation: &Evaluation) -> Vec<Figure> {
     let of = |step: &str, first: &str, second: &str, figure: &str| {
-        evaluation.estimate(step, ratio(first, second, figure))
+        evaluation.measure(step, ratio(first, second, figure))
     };
     let rate = |first: &str, second: &str| of("linkbench", first, second, RATE);
     let room = |first: &str, second: &str| of("linkbench", first, second, "/allocated_bytes");
@@ -159,7 +171,7 @@ fn linkbench(evaluation: &Evaluation) -> Vec<Figure> {
             source: "I fig. 10; N fig. 8",
             steps: RUN,
             words: "Printed without numbers: page tables write far less than plain ones, row tables more than plain \
-                    ones. The first round.",
+                    ones. The first round that has it.",
             drawing: Drawing::Lines {
                 axes: ["seconds", "KB per request"],
                 scale: Scale::Linear,
@@ -215,7 +227,7 @@ fn linkbench(evaluation: &Evaluation) -> Vec<Figure> {
             source: "S",
             steps: &["rate"],
             words: "Printed: atomic writes are lower and steadier than doublewrite. Latency counts from when a request \
-                    was due. The first round.",
+                    was due. The first round that has it.",
             drawing: Drawing::Lines {
                 axes: ["seconds", "p99, ms"],
                 scale: Scale::Linear,
@@ -236,7 +248,7 @@ fn flash(evaluation: &Evaluation) -> Figure {
         ("page", "nvmfs, page"),
     ];
     let of = |kind: &'static str, figure: &'static str| {
-        evaluation.estimate("flash", move |result| {
+        evaluation.measure("flash", move |result| {
             let runs = result["runs"].as_array()?;
             Some(runs.iter().find(|run| run["variant"] == kind)?.pointer(figure)?.as_f64()? / 1e3)
         })
@@ -266,7 +278,7 @@ fn flash(evaluation: &Evaluation) -> Figure {
 /// Processor time, energy and temperature.
 fn efficiency(evaluation: &Evaluation) -> Figure {
     let per_request = |pointer: &'static str, [first, second]: [&'static str; 2]| {
-        evaluation.estimate("linkbench", move |result| {
+        evaluation.measure("linkbench", move |result| {
             let of = |name| {
                 let run = variant(result, name)?;
                 Some(
@@ -293,7 +305,7 @@ fn efficiency(evaluation: &Evaluation) -> Figure {
                 row(
                     "drive, degrees Celsius, page : plain",
                     None,
-                    evaluation.estimate("linkbench", ratio("page", "plain", "/drive_celsius")),
+                    evaluation.measure("linkbench", ratio("page", "plain", "/drive_celsius")),
                 ),
             ],
             reference: Some(1.0),
@@ -328,7 +340,7 @@ fn by_operation(
             row(
                 operation.replace('_', " "),
                 None,
-                evaluation.estimate("linkbench", ratio(first, second, &pointer)),
+                evaluation.measure("linkbench", ratio(first, second, &pointer)),
             )
         })
         .collect();
@@ -339,7 +351,7 @@ fn by_operation(
         };
         rows.insert(
             0,
-            row("all operations; ours: the least", Some(printed), evaluation.estimate("linkbench", least)),
+            row("all operations; ours: the least", Some(printed), evaluation.measure("linkbench", least)),
         );
     }
     Drawing::Bars { rows, reference: Some(reference) }
@@ -366,7 +378,7 @@ fn over_time(
 }
 
 fn switches(evaluation: &Evaluation) -> Vec<Figure> {
-    let rate = |first: &str, second: &str| evaluation.estimate("ablations", ratio(first, second, RATE));
+    let rate = |first: &str, second: &str| evaluation.measure("ablations", ratio(first, second, RATE));
     const RUN: &[&str] = &["ablations"];
     vec![
         Figure {
@@ -410,7 +422,7 @@ fn codecs(evaluation: &Evaluation) -> Vec<Figure> {
     let bars = |pointer: &str| {
         let of = |name: &&str| {
             let variant = format!("page-{name}");
-            row(*name, None, evaluation.estimate("algorithms", ratio(&variant, "page-none", pointer)))
+            row(*name, None, evaluation.measure("algorithms", ratio(&variant, "page-none", pointer)))
         };
         Drawing::Bars { rows: NAMES.iter().map(of).collect(), reference: Some(1.0) }
     };
@@ -459,7 +471,7 @@ fn datasets(evaluation: &Evaluation) -> Vec<Row> {
         kinds.map(|(kind, named)| {
             let (first, second) = (format!("{set}/{kind}"), format!("{set}/plain"));
             let room = ratio(&first, &second, "/overwrite/allocated_bytes");
-            row(format!("{data}: {named}"), None, evaluation.estimate("datasets", room))
+            row(format!("{data}: {named}"), None, evaluation.measure("datasets", room))
         })
     };
     [("nouns", "text"), ("stars", "numbers")].into_iter().flat_map(of).collect()
@@ -467,7 +479,7 @@ fn datasets(evaluation: &Evaluation) -> Vec<Row> {
 
 fn tpcc(evaluation: &Evaluation) -> Vec<Figure> {
     const ORDERS: &str = "/new_orders_per_minute";
-    let rate = |first: &str, second: &str| evaluation.estimate("tpcc", ratio(first, second, ORDERS));
+    let rate = |first: &str, second: &str| evaluation.measure("tpcc", ratio(first, second, ORDERS));
     vec![
         Figure {
             title: "TPC-C style, new-orders per minute",
@@ -490,7 +502,7 @@ fn tpcc(evaluation: &Evaluation) -> Vec<Figure> {
             source: "N fig. 11",
             steps: &["clients"],
             words: "New-orders per minute. Printed: page tables do 3 to 5 times what row tables do, and more than plain ones \
-                    beyond as many clients as cores. The first round.",
+                    beyond as many clients as cores. The first round that has it.",
             drawing: Drawing::Lines {
                 axes: ["clients", "new-orders per minute"],
                 scale: Scale::Logarithmic,
@@ -519,17 +531,19 @@ fn by_clients(evaluation: &Evaluation) -> Vec<Line> {
 /// Engines and servers as their makers ship them, each that was run.
 fn others(evaluation: &Evaluation) -> Vec<Figure> {
     let rows = |step: &'static str, name: &'static str, pointer: &'static str, unit: f64| {
-        let runs = evaluation.results(step).next().and_then(|result| result["runs"].as_array());
-        let names = runs.into_iter().flatten().filter_map(|run| run[name].as_str());
+        let mut names: Vec<&str> = Vec::new();
+        for run in evaluation.results(step).filter_map(|result| result["runs"].as_array()).flatten() {
+            names.extend(run[name].as_str().filter(|name| !names.contains(name)));
+        }
         let of = |wanted: &str| {
-            let wanted = wanted.to_owned();
-            let ours = evaluation.estimate(step, |result| {
-                let run = result["runs"].as_array()?.iter().find(|run| run[name] == *wanted)?;
-                Some(run.pointer(pointer)?.as_f64()? / unit)
-            });
-            row(wanted, None, ours)
+            let run = |result: &Value| -> Option<Value> {
+                result["runs"].as_array()?.iter().find(|run| run[name] == *wanted).cloned()
+            };
+            let figure = |result: &Value| Some(run(result)?.pointer(pointer)?.as_f64()? / unit);
+            let error = |result: &Value| Some(run(result)?["error"].as_str()?.to_owned());
+            row(wanted, None, evaluation.measure_or(step, figure, error))
         };
-        Drawing::Bars { rows: names.map(of).collect(), reference: None }
+        Drawing::Bars { rows: names.into_iter().map(of).collect(), reference: None }
     };
     let figure = |title, steps, words, drawing| Figure { title, source: "", steps, words, drawing };
     const PEERS: &[&str] = &["peers"];
@@ -575,7 +589,7 @@ fn storage(evaluation: &Evaluation) -> Vec<Figure> {
     ];
     let trims = |experiment: &'static str, trim: u64, figure: fn(&Value) -> Option<f64>| {
         let of = move |system: &'static str| {
-            evaluation.estimate("trim", move |result| {
+            evaluation.measure("trim", move |result| {
                 let is_one = |entry: &&Value| {
                     entry["file_system"] == system
                         && entry["experiment"] == experiment
@@ -594,7 +608,7 @@ fn storage(evaluation: &Evaluation) -> Vec<Figure> {
     };
     let then = trims("then", 4096, |entry| entry["operations_per_second"].as_f64());
     let scans = |system: &'static str, experiment: &'static str| {
-        evaluation.estimate("trim", move |result| {
+        evaluation.measure("trim", move |result| {
             let is_one = |entry: &&Value| entry["file_system"] == system && entry["experiment"] == experiment;
             result["runs"].as_array()?.iter().find(is_one)?["operations_per_second"].as_f64()
         })
@@ -604,7 +618,7 @@ fn storage(evaluation: &Evaluation) -> Vec<Figure> {
             .map(|run| row(format!("{name}, {}", &run["scan: ".len()..]), None, scans(system, run)))
     });
     let goal = |number: usize| {
-        evaluation.estimate("goals", move |result| {
+        evaluation.measure("goals", move |result| {
             let side = |side: &str| result.pointer(&format!("/goals/{number}/{side}/0"))?.as_f64();
             side("raw").filter(|raw| *raw > 0.0).and_then(|raw| Some(side("ftl")? / raw))
         })
@@ -614,7 +628,9 @@ fn storage(evaluation: &Evaluation) -> Vec<Figure> {
             title: "16 KiB writes beside trims: run time, seconds",
             source: "I fig. 14",
             steps: &["trim"],
-            words: "Printed without numbers: NVMFS takes the less the more is trimmed, and the others are slow at 1 KiB.",
+            words: "ext4 and XFS write each block through to the device; nvmfs takes blocks into memory and is synced once, at \
+                    the end. Printed without numbers: NVMFS takes the less the more is trimmed, and the others are slow \
+                    at 1 KiB.",
             drawing: Drawing::Bars { rows: rows_of(|entry| entry["seconds"].as_f64()), reference: None },
         },
         Figure {
@@ -634,7 +650,7 @@ fn storage(evaluation: &Evaluation) -> Vec<Figure> {
             title: "16 KiB direct write, then a trim of 4 KiB: blocks per second",
             source: "S",
             steps: &["trim"],
-            words: "Printed as a picture: NVMFS about 2 times XFS.",
+            words: "As above, nvmfs is synced once, at the end. Printed as a picture: NVMFS about 2 times XFS.",
             drawing: Drawing::Bars {
                 rows: then.into_iter().map(|(name, ours)| row(name, None, ours)).collect(),
                 reference: None,

@@ -24,6 +24,9 @@ pub fn markdown(evaluation: &Evaluation) -> String {
         text += "**Short runs on small data:** they show that everything works and roughly how it compares, and two rounds \
                  decide little. `./evaluate --full` on a quiet machine is for verdicts.\n\n";
     }
+    if let Some(failed) = words::failed_steps(evaluation) {
+        let _ = writeln!(text, "**{failed}**\n");
+    }
     for (what, title) in [("machine", "Machine"), ("versions", "Versions")] {
         for value in evaluation.noted(what).values() {
             let mut said = Vec::new();
@@ -70,8 +73,8 @@ fn drawing(text: &mut String, evaluation: &Evaluation, figure: &figures::Figure)
         let _ = writeln!(text, "Source: {}.\n", cell(figure.source));
     }
     if !figure.drawing.is_measured() {
-        let reasons: Vec<String> = figure.steps.iter().map(|step| words::why_not(evaluation, step)).collect();
-        let _ = writeln!(text, "Not measured: {}.", cell(&reasons.join("; ")));
+        let why = words::why_nothing(evaluation, figure.steps, &figure.drawing.failures());
+        let _ = writeln!(text, "Not measured: {}.", cell(&why));
         return;
     }
     match &figure.drawing {
@@ -79,7 +82,7 @@ fn drawing(text: &mut String, evaluation: &Evaluation, figure: &figures::Figure)
             table(text, &["", "printed", "ours"]);
             for row in rows {
                 let printed = row.printed.map_or_else(|| "-".to_owned(), svg::range);
-                let ours = row.ours.as_ref().map_or_else(|| "not measured".to_owned(), svg::measured);
+                let ours = svg::ours(&row.ours, "not measured");
                 line(text, &[&row.label, &printed, &ours]);
             }
         }

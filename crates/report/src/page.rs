@@ -30,13 +30,15 @@ pub fn html(evaluation: &Evaluation) -> String {
     text + "</body>\n</html>\n"
 }
 
-const VERDICTS: [Verdict; 4] = [Verdict::Met, Verdict::Missed, Verdict::Open, Verdict::NotRun];
+const VERDICTS: [Verdict; 5] =
+    [Verdict::Met, Verdict::Missed, Verdict::Open, Verdict::Failed, Verdict::NotRun];
 
 fn class(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Met => "met",
         Verdict::Missed => "missed",
         Verdict::Open => "open",
+        Verdict::Failed => "failed",
         Verdict::NotRun => "not-run",
     }
 }
@@ -54,6 +56,9 @@ fn head(text: &mut String, evaluation: &Evaluation) {
     if evaluation.settings != "full" {
         *text += "<p class=\"banner\">Short runs on small data: they show that everything works and roughly how it \
                   compares. Verdicts for publication need <code>./evaluate --full</code> on a quiet machine.</p>\n";
+    }
+    if let Some(failed) = words::failed_steps(evaluation) {
+        let _ = writeln!(text, "<p class=\"banner\">{failed}</p>");
     }
     if proof.git.len() > 1 {
         *text += "<p class=\"banner\">Figures of several versions of the program are mixed.</p>\n";
@@ -81,10 +86,8 @@ fn figures_of(text: &mut String, evaluation: &Evaluation) {
         if figure.drawing.is_measured() {
             *text += &figure.drawing.svg(&format!("f{number}"), figure.title);
         } else {
-            let reasons: Vec<String> =
-                figure.steps.iter().map(|step| words::why_not(evaluation, step)).collect();
-            let _ =
-                write!(text, "<p class=\"not-run\">Not measured here: {}.</p>", escape(&reasons.join("; ")));
+            let why = words::why_nothing(evaluation, figure.steps, &figure.drawing.failures());
+            let _ = write!(text, "<p class=\"not-run\">Not measured here: {}.</p>", escape(&why));
         }
         let _ = writeln!(
             text,

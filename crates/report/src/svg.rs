@@ -4,7 +4,10 @@ use std::fmt::Write;
 
 use lacuna_bench::Estimate;
 
-use crate::html::{digits, escape};
+use crate::{
+    evaluation::Measured,
+    html::{digits, escape},
+};
 
 const WIDTH: f64 = 420.0;
 /// Where bars begin and end; behind their end is room for the number.
@@ -15,7 +18,7 @@ pub(crate) struct Row {
     pub(crate) label: String,
     /// From the least to the most.
     pub(crate) printed: Option<[f64; 2]>,
-    pub(crate) ours: Option<Estimate>,
+    pub(crate) ours: Measured,
 }
 
 /// A line of a chart.
@@ -68,12 +71,19 @@ pub(crate) fn measured(estimate: &Estimate) -> String {
     }
 }
 
+/// The same, with what failed; `nothing` says that nothing was tried.
+pub(crate) fn ours(ours: &Measured, nothing: &str) -> String {
+    let measured = ours.estimate.as_ref().map(measured);
+    let said: Vec<String> = measured.into_iter().chain(ours.why.iter().cloned()).collect();
+    if said.is_empty() { nothing.to_owned() } else { said.join("; ") }
+}
+
 /// Bars from the left; with a reference, a line there.
 pub(crate) fn bars(id: &str, title: &str, rows: &[Row], reference: Option<f64>) -> String {
     let finite = |value: f64| (value.is_finite() && value > 0.0).then_some(value);
     let tops = rows.iter().flat_map(|row| {
         // An interval of few rounds may reach far; it is cut at twice the median. One round has none.
-        let ours = row.ours.as_ref().map(|ours| match ours.interval[1] {
+        let ours = row.ours.estimate.as_ref().map(|ours| match ours.interval[1] {
             high if high.is_finite() => high.min(2.0 * ours.median).max(ours.median),
             _ => ours.median,
         });
@@ -97,21 +107,25 @@ pub(crate) fn bars(id: &str, title: &str, rows: &[Row], reference: Option<f64>) 
             said.push(format!("printed {}", range(printed)));
             y += 13.0;
         }
-        match &row.ours {
-            Some(ours) => {
-                bar(&mut body, "ours", x(0.0), x(ours.median), y);
-                let [low, high] = ours.interval;
-                if high.is_finite() {
-                    line_at(&mut body, "whisker", [x(low), y + 5.5], [x(high), y + 5.5]);
-                }
-                text_at(&mut body, "number strong", BAR[1] + 6.0, y + 9.5, &digits(ours.median));
-                said.push(format!("ours {}", measured(ours)));
+        if let Some(ours) = &row.ours.estimate {
+            bar(&mut body, "ours", x(0.0), x(ours.median), y);
+            let [low, high] = ours.interval;
+            if high.is_finite() {
+                line_at(&mut body, "whisker", [x(low), y + 5.5], [x(high), y + 5.5]);
             }
-            None => {
-                text_at(&mut body, "number", BAR[0], y + 9.5, "ours: not run");
-                said.push("ours not run".to_owned());
-            }
+            text_at(&mut body, "number strong", BAR[1] + 6.0, y + 9.5, &digits(ours.median));
         }
+        let note = match (&row.ours.estimate, row.ours.why.is_empty()) {
+            (Some(_), true) => None,
+            (Some(_), false) => Some("not all rounds: see the numbers"),
+            (None, true) => Some("ours: not run"),
+            (None, false) => Some("failed: see the numbers"),
+        };
+        if let Some(note) = note {
+            y += if row.ours.estimate.is_some() { 13.0 } else { 0.0 };
+            text_at(&mut body, "number", BAR[0], y + 9.5, note);
+        }
+        said.push(format!("ours {}", self::ours(&row.ours, "not run")));
         y += 20.0;
         described.push(format!("{}: {}", row.label, said.join(", ")));
     }

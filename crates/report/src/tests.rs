@@ -129,11 +129,43 @@ fn figures_show_what_is_printed_and_measured_and_say_what_is_not() {
         !missing.contains("<svg") && missing.contains("Not measured here: rate was not asked for"),
         "{missing}"
     );
-    assert!(
-        figure("LinkBench where the device is short, page : plain").contains("full device: ours not run")
-    );
+    let short = figure("LinkBench where the device is short, page : plain");
+    let failed = "rounds 1, 2, 3 failed: full: no space left (exit code 1)";
+    assert!(short.contains(&format!("full device: ours {failed}")) && short.contains(failed), "{short}");
+    assert!(short.contains(">failed: see the numbers<") && short.contains("volume: ours not run"), "{short}");
     let short = figure("TPC-C style, new-orders per minute");
     assert!(short.contains("Not measured here: tpcc was not asked for"), "{short}");
+}
+
+/// A peer that fails in one round of three, and one that fails in all.
+#[test]
+fn failures_are_told_as_such() {
+    let directory = small();
+    let peer = |name: &str, rate: f64| json!({"contestant": name, "run": {"ops_per_second": rate, "allocated_bytes": 1e6}});
+    for round in 1..=3 {
+        let failed = json!({"contestant": "rocksdb", "error": "ended by signal 9"});
+        let rocksdb = if round == 2 { failed } else { peer("rocksdb", 100.0) };
+        let lmdb = json!({"contestant": "lmdb", "error": "not done after 300 s"});
+        let runs = json!({"result": {"runs": [peer("lacuna/lz4", 200.0), rocksdb, lmdb]}});
+        write(directory.path(), round, "peers", &step("peers", round, "done", &runs));
+    }
+    let evaluation = Evaluation::read(directory.path()).unwrap();
+    let judged = |peer: &str| {
+        let claim = evaluation.proof.claims.iter().find(|claim| claim.name.ends_with(peer)).unwrap();
+        (claim.verdict, claim.reason.clone().unwrap())
+    };
+    let open = "the other rounds would keep it; round 2 failed: rocksdb: ended by signal 9";
+    assert_eq!(judged(": rocksdb"), (Verdict::Open, open.to_owned()));
+    let failed = "rounds 1, 2, 3 failed: lmdb: not done after 300 s";
+    assert_eq!(judged(": lmdb"), (Verdict::Failed, failed.to_owned()));
+    let (html, text) = (page(&evaluation), markdown(&evaluation));
+    assert!(html.contains("rocksdb: ours 100 (100 to 100); round 2 failed: ended by signal 9"), "{html}");
+    assert!(html.contains("lmdb: ours rounds 1, 2, 3 failed: not done after 300 s"), "{html}");
+    assert!(html.contains("<li class=\"failed\"><b>3</b>failed</li>"), "{html}");
+    assert!(text.contains("| rocksdb | - | 100 (100 to 100); round 2 failed: ended by signal 9 |"), "{text}");
+    for told in [&html, &text] {
+        assert!(told.contains("3 of 15 steps failed"), "{told}");
+    }
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! What claims and steps say, in words that the page and the text share.
 
+use std::collections::BTreeSet;
+
 use lacuna_bench::proof::{Figure, Judged};
 
 use crate::{
@@ -33,16 +35,29 @@ pub(crate) fn printed(claim: &Judged) -> String {
     }
 }
 
-/// Why there is nothing of a step.
-pub(crate) fn why_not(evaluation: &Evaluation, name: &str) -> String {
-    let last = evaluation.steps.iter().rfind(|step| step.name == name);
-    let reason = last.and_then(|step| step.json["reason"].as_str());
-    match last.map(|step| step.status) {
+/// Why there is nothing of a figure: what failed, or why its steps were not run.
+pub(crate) fn why_nothing(evaluation: &Evaluation, steps: &[&str], failures: &BTreeSet<&str>) -> String {
+    let steps: Vec<String> = steps.iter().map(|step| why_not(evaluation, step)).collect();
+    let failures: Vec<String> = failures.iter().copied().map(str::to_owned).collect();
+    if failures.is_empty() { steps.join("; ") } else { failures.join("; ") }
+}
+
+fn why_not(evaluation: &Evaluation, name: &str) -> String {
+    let all = || evaluation.steps.iter().filter(|step| step.name == name);
+    let last = all().rfind(|step| step.status == Status::Failed).or_else(|| all().next_back());
+    match last.map(|step| (step.status, step.reason())) {
         None => format!("{name} was not asked for"),
-        Some(Status::Done) => format!("{name} has no such figure"),
-        Some(Status::NotRun) => format!("{name} was not run: {}", reason.unwrap_or("no reason is given")),
-        Some(Status::Failed) => format!("{name} failed: {}", reason.unwrap_or("no reason is given")),
+        Some((Status::Done, _)) => format!("{name} has no such figure"),
+        Some((Status::NotRun, reason)) => format!("{name} was not run: {reason}"),
+        Some((Status::Failed, reason)) => format!("{name} failed: {reason}"),
     }
+}
+
+/// A sentence on steps that failed, if there are any.
+pub(crate) fn failed_steps(evaluation: &Evaluation) -> Option<String> {
+    let failed = evaluation.steps.iter().filter(|step| step.status == Status::Failed).count();
+    let all = evaluation.steps.len();
+    (failed > 0).then(|| format!("{failed} of {all} steps failed: the list of steps says why."))
 }
 
 /// What a value says, by names that lead to it.

@@ -4,7 +4,7 @@
 //! report `NAME.json` of each of [`RUNS`]. `./evaluate` notes in it the command, or the reason why there is no report;
 //! `bench/proof` does so beside it, in `NAME.command` and `NAME.error`. [`judge`] reads all of it. It computes only ratios
 //! of figures of one round, and medians and intervals of these ([`crate::Estimate`]); a round that lacks a report does
-//! not count for the figures that need it. All promises are judged together ([`crate::judge`]).
+//! not count for the figures that need it; if something failed in it, promises on these are not met. All promises are judged together ([`crate::judge`]).
 
 mod claims;
 mod report;
@@ -16,7 +16,7 @@ use std::path::Path;
 
 use anyhow::Result;
 
-pub use report::{Figure, Judged, Proof};
+pub use report::{Figure, Judged, LACKS, Proof, failed_rounds};
 pub use rounds::RUNS;
 
 /// Judges the rounds in a directory.

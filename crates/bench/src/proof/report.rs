@@ -43,12 +43,12 @@ pub struct Judged {
     pub runs: &'static [&'static str],
     /// Figures; one that is met is enough.
     pub figures: Vec<Figure>,
-    /// Met or missed if the figures decide that among all promises: [`crate::judge`].
+    /// Met or missed if the figures decide that among all promises: [`crate::judge`]. Not met if a round of it failed.
     pub verdict: Verdict,
     /// Probability of such figures by chance, corrected for the number of promises; none of counts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub p: Option<f64>,
-    /// Why it is open or not run.
+    /// Why it is open, failed or not run, and which rounds have no figure because of a failure.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
@@ -62,6 +62,9 @@ pub struct Figure {
     pub target: String,
     /// The measurement, if there is one.
     pub estimate: Option<Estimate>,
+    /// How many rounds have a value. Without an estimate one of these is not above zero.
+    #[serde(skip)]
+    rounds: usize,
     /// Whether it meets the target, by its own interval.
     pub verdict: Verdict,
 }
@@ -114,48 +117,102 @@ fn judge(
         () => Verdict::Open,
     };
     let is_counted = claim.asks.iter().all(|ask| ask.kind == Kind::Counted);
-    let verdict = match p {
-        _ if figures.iter().all(|figure| figure.estimate.is_none()) => Verdict::NotRun,
+    let failures = failures(&claim, &rounds.rounds);
+    let began = |run: &&str| {
+        let mut rounds = rounds.rounds.iter();
+        rounds.any(|round| round.reports.contains_key(run) || round.failures.contains_key(run))
+    };
+    let has_failed = !failures.is_empty() && claim.runs.iter().all(began);
+    let mut verdict = match p {
+        _ if figures.iter().all(|figure| figure.rounds == 0) => {
+            if has_failed {
+                Verdict::Failed
+            } else {
+                Verdict::NotRun
+            }
+        }
         Some(_) => among_all,
         None if is_counted => alone,
         None => Verdict::Open,
     };
-    let reason = match (verdict, p) {
-        (Verdict::Met | Verdict::Missed, _) => None,
+    let mut reasons = Vec::new();
+    match (verdict, p) {
+        (Verdict::Met | Verdict::Missed | Verdict::Failed, _) => {}
         (Verdict::Open, Some(_)) if alone != Verdict::Open => {
-            Some(format!("its interval decides alone, but not as one of {tests} promises"))
+            reasons.push(format!("its interval decides alone, but not as one of {tests} promises"));
         }
-        _ => Some(why_open(&claim, &figures, rounds)),
-    };
+        _ => reasons.push(why_open(&claim, &figures, rounds)),
+    }
+    if verdict == Verdict::Met && !failures.is_empty() {
+        verdict = Verdict::Open;
+        reasons.push("the other rounds would keep it".to_owned());
+    }
+    reasons.extend(failures);
+    let reason = (!reasons.is_empty()).then(|| reasons.join("; "));
     let Claim { name, others, source, runs, .. } = claim;
     Judged { name, others, source, runs, figures, verdict, p, reason }
 }
 
+/// Why rounds have no figure of the claim where something failed, or where others have it.
+fn failures(claim: &Claim, rounds: &[Round]) -> Vec<String> {
+    let has = |round: &Round| claim.asks.iter().all(|ask| (ask.value)(round).is_some());
+    let any_has = rounds.iter().any(has);
+    let reason = |round: &Round| {
+        let of_run = |run: &&str| Some(format!("{run}: {}", round.failures.get(run)?));
+        let is_whole = || claim.runs.iter().all(|run| round.reports.contains_key(run));
+        let lacks = || (any_has && is_whole()).then(|| LACKS.to_owned());
+        claim.runs.iter().find_map(of_run).or_else(|| (claim.failure)(round)).or_else(lacks)
+    };
+    let lacking = rounds.iter().filter(|round| !has(round));
+    failed_rounds(lacking.filter_map(|round| Some((round.number, reason(round)?))))
+}
+
+/// What is said of a round whose report lacks what others have.
+pub const LACKS: &str = "its report lacks the figure";
+
+/// Rounds that failed, in words: each reason once, with its rounds.
+pub fn failed_rounds(failures: impl IntoIterator<Item = (u64, String)>) -> Vec<String> {
+    let mut by_reason: Vec<(String, Vec<String>)> = Vec::new();
+    for (round, reason) in failures {
+        match by_reason.iter_mut().find(|(known, _)| *known == reason) {
+            Some((_, rounds)) => rounds.push(round.to_string()),
+            None => by_reason.push((reason, vec![round.to_string()])),
+        }
+    }
+    let told = |(reason, rounds): (String, Vec<String>)| {
+        let word = if rounds.len() == 1 { "round" } else { "rounds" };
+        format!("{word} {} failed: {reason}", rounds.join(", "))
+    };
+    by_reason.into_iter().map(told).collect()
+}
+
 fn measure(ask: &Ask, rounds: &[Round]) -> Figure {
     let values: Vec<f64> = rounds.iter().filter_map(|round| (ask.value)(round)).collect();
+    let count = values.len();
     let estimate = match ask.kind {
         Kind::Measured => Estimate::of_ratios(values),
         Kind::Counted => Estimate::of_counts(values),
     };
     let verdict = estimate.as_ref().map_or(Verdict::Open, |estimate| ask.bound.judge(estimate.interval));
-    Figure { what: ask.what, target: ask.bound.to_string(), estimate, verdict }
+    Figure { what: ask.what, target: ask.bound.to_string(), estimate, rounds: count, verdict }
 }
 
 fn why_open(claim: &Claim, figures: &[Figure], rounds: &Rounds) -> String {
+    if figures.iter().any(|figure| figure.rounds > 0 && figure.estimate.is_none()) {
+        return "a round's figure is not above zero, which no ratio may be".to_owned();
+    }
     let measured = figures.iter().filter_map(|figure| figure.estimate.as_ref());
     match measured.map(|estimate| estimate.values.len()).max() {
         Some(1) => "one round: no interval".to_owned(),
         Some(_) => "the interval holds the target".to_owned(),
         None => {
-            let missing = |run: &&&str| rounds.rounds.iter().all(|round| !round.0.contains_key(**run));
+            let missing = |run: &&&str| rounds.rounds.iter().all(|round| !round.reports.contains_key(**run));
             match claim.runs.iter().find(missing) {
-                Some(run) => match rounds.errors.get(run) {
+                Some(run) => match rounds.not_run.get(run) {
                     Some(error) => format!("{run}: {error}"),
                     None => format!("{run}: not run"),
                 },
-                None => claim.failure.clone().unwrap_or_else(|| {
-                    format!("no round of {} has all figures of it", claim.runs.join(" and "))
-                }),
+                None => format!("no round of {} has all figures of it", claim.runs.join(" and ")),
             }
         }
     }
@@ -166,10 +223,11 @@ impl Proof {
     pub fn markdown(&self) -> String {
         let count = |verdict| self.claims.iter().filter(|claim| claim.verdict == verdict).count();
         let mut text = format!(
-            "{} met, {} missed, {} open, {} not run, in {} rounds of {} ({}).\n\n",
+            "{} met, {} missed, {} open, {} failed, {} not run, in {} rounds of {} ({}).\n\n",
             count(Verdict::Met),
             count(Verdict::Missed),
             count(Verdict::Open),
+            count(Verdict::Failed),
             count(Verdict::NotRun),
             self.rounds,
             self.settings,
@@ -205,10 +263,10 @@ impl Proof {
     }
 
     fn add_reasons(&self, text: &mut String) {
-        let mut open: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
+        let mut open: BTreeMap<(String, &str), Vec<&str>> = BTreeMap::new();
         for claim in &self.claims {
             if let Some(reason) = &claim.reason {
-                let verdict = if claim.verdict == Verdict::NotRun { "NOT RUN" } else { "OPEN" };
+                let verdict = claim.verdict.to_string().to_uppercase();
                 open.entry((verdict, reason)).or_default().push(&claim.name);
             }
         }

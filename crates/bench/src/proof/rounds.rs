@@ -39,19 +39,25 @@ pub const RUNS: [&str; 20] = [
     "log-device",
 ];
 
-/// Reports by the names of runs.
+/// One round.
 #[derive(Default)]
-pub(super) struct Round(pub(super) BTreeMap<&'static str, Value>);
+pub(super) struct Round {
+    pub(super) number: u64,
+    /// Reports by the names of runs.
+    pub(super) reports: BTreeMap<&'static str, Value>,
+    /// Why runs failed that began.
+    pub(super) failures: BTreeMap<&'static str, String>,
+}
 
 impl Round {
     /// The number at `pointer` in the report of a run.
     pub(super) fn number(&self, run: &str, pointer: &str) -> Option<f64> {
-        self.0.get(run)?.pointer(pointer)?.as_f64()
+        self.reports.get(run)?.pointer(pointer)?.as_f64()
     }
 
     /// The entries of a report's array `runs`.
     pub(super) fn entries(&self, run: &str) -> &[Value] {
-        let entries = self.0.get(run).and_then(|report| report["runs"].as_array());
+        let entries = self.reports.get(run).and_then(|report| report["runs"].as_array());
         entries.map_or(&[], Vec::as_slice)
     }
 
@@ -68,8 +74,8 @@ pub(super) struct Rounds {
     pub(super) rounds: Vec<Round>,
     /// The command of each run; that of its first round.
     pub(super) commands: BTreeMap<&'static str, String>,
-    /// Why a run has no report, of its last round without one.
-    pub(super) errors: BTreeMap<&'static str, String>,
+    /// Why a run could not begin, of its last round in which it could not.
+    pub(super) not_run: BTreeMap<&'static str, String>,
 }
 
 impl Rounds {
@@ -85,20 +91,20 @@ impl Rounds {
             numbers.extend(name.to_str().and_then(|name| name.strip_prefix("round-")?.parse::<u64>().ok()));
         }
         for number in numbers {
-            all.read_round(&directory.join(format!("round-{number}")))?;
+            all.read_round(number, &directory.join(format!("round-{number}")))?;
         }
         Ok(all)
     }
 
-    fn read_round(&mut self, directory: &Path) -> Result<()> {
-        let mut round = Round::default();
+    fn read_round(&mut self, number: u64, directory: &Path) -> Result<()> {
+        let mut round = Round { number, ..Round::default() };
         for run in RUNS {
             let file = |kind| directory.join(format!("{run}.{kind}"));
             if let Some(error) = text_of(&file("error"))? {
-                self.errors.insert(run, error);
+                round.failures.insert(run, error);
             }
             match report_of(&file("json"), run)? {
-                Some(Kept::Report(report)) => drop(round.0.insert(run, report)),
+                Some(Kept::Report(report)) => drop(round.reports.insert(run, report)),
                 Some(Kept::Step(step)) => self.keep(run, step, &mut round),
                 None => {}
             }
@@ -116,10 +122,11 @@ impl Rounds {
             self.commands.entry(run).or_insert_with(|| command.to_owned());
         }
         match step["status"].as_str() {
-            Some("done") => drop(round.0.insert(run, step["result"].take())),
-            _ => {
-                let reason = step["reason"].as_str().unwrap_or("no reason is given");
-                self.errors.insert(run, reason.to_owned());
+            Some("done") => drop(round.reports.insert(run, step["result"].take())),
+            status => {
+                let reason = step["reason"].as_str().unwrap_or("no reason is given").to_owned();
+                let those = if status == Some("failed") { &mut round.failures } else { &mut self.not_run };
+                those.insert(run, reason);
             }
         }
     }
@@ -127,7 +134,7 @@ impl Rounds {
     /// The versions of the program in all reports. More than one, and figures of different programs are mixed.
     pub(super) fn versions(&self) -> BTreeSet<String> {
         let mut versions = BTreeSet::new();
-        for report in self.rounds.iter().flat_map(|round| round.0.values()) {
+        for report in self.rounds.iter().flat_map(|round| round.reports.values()) {
             let entries = report["runs"].as_array().into_iter().flatten();
             let found = std::iter::once(report).chain(entries.map(|entry| &entry["report"]));
             versions.extend(found.filter_map(|report| report["git"].as_str().map(str::to_owned)));

@@ -114,7 +114,7 @@ fn kept(speed: f64) -> Round {
         ),
         ("log-device", json!({"results": [inserts("alone", 10.0), inserts("logged", 18.5)]})),
     ];
-    Round(reports.into_iter().collect())
+    Round { reports: reports.into_iter().collect(), ..Round::default() }
 }
 
 /// How many promises there are.
@@ -138,7 +138,7 @@ fn broken(pointer: &str, value: f64, missed: &[&str]) {
     let mut rounds = rounds();
     let (run, inside) = pointer[1..].split_once('/').unwrap();
     for round in &mut rounds.rounds {
-        let report = round.0.get_mut(run).unwrap();
+        let report = round.reports.get_mut(run).unwrap();
         *report.pointer_mut(&format!("/{inside}")).expect(pointer) = json!(value);
     }
     let found = not_met(&report::prove(&rounds));
@@ -155,7 +155,7 @@ fn kept_promises_are_met() {
     let proof = report::prove(&rounds());
     assert_eq!(not_met(&proof), []);
     assert_eq!((proof.claims.len(), &proof.git[..]), (CLAIMS, &["v1".to_owned()][..]));
-    let summary = format!("{CLAIMS} met, 0 missed, 0 open, 0 not run, in 3 rounds of full (v1).");
+    let summary = format!("{CLAIMS} met, 0 missed, 0 open, 0 failed, 0 not run, in 3 rounds of full (v1).");
     assert!(proof.markdown().starts_with(&summary), "{}", proof.markdown());
     // All that is no count is a test.
     assert_eq!(proof.claims.iter().filter(|claim| claim.p.is_none()).count(), COUNTS);
@@ -234,19 +234,12 @@ fn what_is_not_measured_or_not_settled_has_a_reason() {
     };
     let reason = |rounds: &Rounds, name: &str| reason_of(rounds, name, Verdict::NotRun);
     let mut all = rounds();
-    all.rounds.iter_mut().for_each(|round| drop(round.0.remove("mariadb")));
+    all.rounds.iter_mut().for_each(|round| drop(round.reports.remove("mariadb")));
     assert_eq!(reason(&all, "requests/s"), "mariadb: not run");
-    all.errors.insert("mariadb", "mariadbd is not installed".to_owned());
+    all.not_run.insert("mariadb", "mariadbd is not installed".to_owned());
     assert_eq!(reason(&all, "beside InnoDB"), "mariadb: mariadbd is not installed");
-    all.rounds.iter_mut().for_each(|round| drop(round.0.remove("peers")));
+    all.rounds.iter_mut().for_each(|round| drop(round.reports.remove("peers")));
     assert_eq!(reason(&all, "every peer"), "peers: not run");
-
-    let mut failed = rounds();
-    for round in &mut failed.rounds {
-        let entry = &mut round.0.get_mut("peers").unwrap()["runs"][1];
-        *entry = json!({"contestant": "small", "error": "not done after 300 s"});
-    }
-    assert_eq!(reason(&failed, ": small"), "small: not done after 300 s");
 
     let reason = |rounds: &Rounds, name: &str| reason_of(rounds, name, Verdict::Open);
     let one = Rounds { rounds: vec![kept(1.0)], ..Rounds::default() };
@@ -256,20 +249,20 @@ fn what_is_not_measured_or_not_settled_has_a_reason() {
 
     let mut unclear = rounds();
     let page = "/runs/1/report/runs/0/ops_per_second";
-    *unclear.rounds[0].0.get_mut("linkbench").unwrap().pointer_mut(page).unwrap() = json!(95.0);
+    *unclear.rounds[0].reports.get_mut("linkbench").unwrap().pointer_mut(page).unwrap() = json!(95.0);
     assert_eq!(reason(&unclear, "page : plain"), "the interval holds the target");
 
     // By itself, a mean of 1.004 with an error of 0.001 would do.
     let mut narrow = rounds();
     for (round, rate) in narrow.rounds.iter_mut().zip([105.3, 105.6, 105.7]) {
         *round
-            .0
+            .reports
             .get_mut("tpcc")
             .unwrap()
             .pointer_mut("/runs/0/report/runs/0/new_orders_per_minute")
             .unwrap() = json!(rate / 1.06);
         *round
-            .0
+            .reports
             .get_mut("tpcc")
             .unwrap()
             .pointer_mut(&page.replace("ops_per_second", "new_orders_per_minute"))
@@ -284,10 +277,69 @@ fn what_is_not_measured_or_not_settled_has_a_reason() {
     let reason = |rounds: &Rounds, name: &str| reason_of(rounds, name, Verdict::NotRun);
     let mut lacking = rounds();
     for round in &mut lacking.rounds {
-        let entries = round.0.get_mut("linkbench").unwrap()["runs"].as_array_mut().unwrap();
+        let entries = round.reports.get_mut("linkbench").unwrap()["runs"].as_array_mut().unwrap();
         entries.retain(|entry| entry["variant"] != "row-papers");
     }
     assert_eq!(reason(&lacking, "one flusher"), "no round of linkbench has all figures of it");
+}
+
+/// Fails a peer in so many rounds.
+fn fail_small(rounds: &mut Rounds, count: usize) {
+    for (round, number) in rounds.rounds.iter_mut().zip(1..) {
+        round.number = number;
+    }
+    for round in rounds.rounds.iter_mut().take(count) {
+        let entry = &mut round.reports.get_mut("peers").unwrap()["runs"][1];
+        *entry = json!({"contestant": "small", "error": "not done after 300 s"});
+    }
+}
+
+#[test]
+fn what_fails_in_a_round_keeps_no_promise_and_is_told() {
+    let judged = |rounds: &Rounds, name: &str| {
+        let proof = report::prove(rounds);
+        let claim = proof.claims.iter().find(|claim| claim.name.contains(name)).unwrap().clone();
+        let reason = claim.reason.unwrap();
+        assert!(proof.markdown().contains(&reason), "{}", proof.markdown());
+        (claim.verdict, reason)
+    };
+    let mut some = rounds();
+    fail_small(&mut some, 3);
+    let failed = "rounds 1, 2, 3 failed: small: not done after 300 s";
+    assert_eq!(judged(&some, ": small"), (Verdict::Failed, failed.to_owned()));
+    // One round less than was run would keep it.
+    let mut some = rounds();
+    fail_small(&mut some, 1);
+    let open = "the other rounds would keep it; round 1 failed: small: not done after 300 s";
+    assert_eq!(judged(&some, ": small"), (Verdict::Open, open.to_owned()));
+    assert_eq!(not_met(&report::prove(&some)).len(), 1);
+    // A step that failed as a whole, beside figures that break the promise all the same.
+    some.rounds[2].reports.remove("tpcc");
+    some.rounds[2].failures.insert("tpcc", "no space left".to_owned());
+    for round in &mut some.rounds[..2] {
+        let tpcc = round.reports.get_mut("tpcc").unwrap();
+        *tpcc.pointer_mut("/runs/0/report/runs/0/new_orders_per_minute").unwrap() = json!(1e9);
+    }
+    let missed = (Verdict::Missed, "round 3 failed: tpcc: no space left".to_owned());
+    assert_eq!(judged(&some, "TPC-C style, page : plain"), missed);
+    // A peer that is not there at all, and one that answers nothing.
+    some.rounds[1].reports.get_mut("peers").unwrap()["runs"].as_array_mut().unwrap().pop();
+    let (verdict, reason) = judged(&some, ": fast");
+    assert_eq!(verdict, Verdict::Open);
+    assert!(reason.ends_with("round 2 failed: its report lacks the figure"), "{reason}");
+    let mut some = rounds();
+    let open_loop = "/runs/0/report/runs/0/open_loop";
+    for round in &mut some.rounds {
+        round.reports.get_mut("rate").unwrap().pointer_mut(open_loop).unwrap()["kept_up"] = json!(false);
+    }
+    let (verdict, reason) = judged(&some, "p99 at a fixed rate");
+    assert_eq!(verdict, Verdict::Failed);
+    assert!(reason.contains("failed: plain did not keep up with the rate"), "{reason}");
+    let mut some = rounds();
+    let rate = "/runs/1/report/runs/0/ops_per_second";
+    *some.rounds[0].reports.get_mut("full").unwrap().pointer_mut(rate).unwrap() = json!(0);
+    let stalled = "a round's figure is not above zero, which no ratio may be";
+    assert_eq!(judged(&some, "on a full device, page : plain"), (Verdict::Open, stalled.to_owned()));
 }
 
 struct Scratch(PathBuf);
@@ -331,7 +383,7 @@ fn directories_are_read_round_by_round() {
     let claim = |name: &str| proof.claims.iter().find(|claim| claim.name.contains(name)).unwrap();
     let mount = claim("open after a crash");
     assert_eq!(mount.figures[0].estimate.as_ref().unwrap().values, [1.6, 1.7, 1.5]);
-    assert_eq!(claim("TPC-C").reason.as_deref(), Some("tpcc: no root"));
+    assert_eq!(claim("TPC-C").reason.as_deref(), Some("round 2 failed: tpcc: no root"));
     let json: Value = serde_json::to_value(&proof).unwrap();
     assert_eq!((&json["benchmark"], &json["git"][0]), (&"proof".into(), &"v2".into()));
 
@@ -358,7 +410,8 @@ fn steps_of_an_evaluation_are_read() {
     let claim = |name: &str| proof.claims.iter().find(|claim| claim.name.contains(name)).unwrap();
     assert_eq!(claim("open after a crash").figures[0].estimate.as_ref().unwrap().values, [1.5]);
     assert_eq!(claim("on a volume").reason.as_deref(), Some("volume: needs root"));
-    assert_eq!(claim("TPC-C").reason.as_deref(), Some("tpcc: no space left"));
+    assert_eq!(claim("TPC-C").reason.as_deref(), Some("round 1 failed: tpcc: no space left"));
+    assert_eq!((claim("on a volume").verdict, claim("TPC-C").verdict), (Verdict::NotRun, Verdict::Failed));
     assert_eq!((&proof.commands["mount"][..], &proof.git[..]), ("bench/x FILE", &["v3".to_owned()][..]));
 
     let refused = |text: &str, expected: &str| {

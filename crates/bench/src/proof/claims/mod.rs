@@ -20,6 +20,8 @@ pub(super) enum Kind {
 
 /// A figure of a round; none if the round lacks its inputs.
 type Reading = Box<dyn Fn(&Round) -> Option<f64>>;
+/// Why the report of a round lacks the figure, if it says so.
+type Failure = Box<dyn Fn(&Round) -> Option<String>>;
 
 /// A figure, and its target.
 pub(super) struct Ask {
@@ -39,8 +41,7 @@ pub(super) struct Claim {
     pub(super) source: &'static str,
     /// The runs that it needs.
     pub(super) runs: &'static [&'static str],
-    /// The failure, where a report lacks the figure.
-    pub(super) failure: Option<String>,
+    pub(super) failure: Failure,
     pub(super) asks: Vec<Ask>,
 }
 
@@ -74,7 +75,7 @@ fn claim(
     value: impl Fn(&Round) -> Option<f64> + 'static,
 ) -> Claim {
     let asks = vec![ask(Kind::Measured, bound, value)];
-    Claim { name: name.into(), others: "", source: "", runs, failure: None, asks }
+    Claim { name: name.into(), others: "", source: "", runs, failure: Box::new(|_| None), asks }
 }
 
 fn over(above: Option<f64>, below: Option<f64>) -> Option<f64> {

@@ -24,9 +24,9 @@ pub(super) fn claims(rounds: &Rounds) -> Vec<Claim> {
 fn peers(rounds: &Rounds) -> Vec<Claim> {
     const RUNS: &[&str] = &["peers"];
     let entries = || rounds.rounds.iter().flat_map(|round| round.entries("peers"));
-    let failure = |name: &str| {
-        let failed = entries().find(|entry| entry["contestant"] == name && entry["error"].is_string());
-        failed.and_then(|entry| Some(format!("{name}: {}", entry["error"].as_str()?)))
+    let failure = |round: &Round, name: &str| {
+        let error = round.entry("peers", "contestant", name)?["error"].as_str()?;
+        Some(format!("{name}: {error}"))
     };
     let names: BTreeSet<&str> = entries().filter_map(|entry| entry["contestant"].as_str()).collect();
     let mut names: Vec<&str> = names.into_iter().filter(|name| !name.starts_with("lacuna")).collect();
@@ -45,7 +45,10 @@ fn peers(rounds: &Rounds) -> Vec<Claim> {
         others: "",
         source: "",
         runs: RUNS,
-        failure: failure(peer).or_else(|| failure(OURS)),
+        failure: {
+            let peer = peer.to_owned();
+            Box::new(move |round| failure(round, &peer).or_else(|| failure(round, OURS)))
+        },
         asks: vec![
             Ask { what: "speed", ..ask(Kind::Measured, AtLeast(1.5), ratio(peer, "/run/ops_per_second")) },
             Ask { what: "room", ..ask(Kind::Measured, AtMost(1.0), ratio(peer, "/run/allocated_bytes")) },
@@ -117,7 +120,7 @@ fn postgres() -> Vec<Claim> {
 fn log_device() -> Vec<Claim> {
     let value = |round: &Round| {
         let rate = |kind: &str| {
-            let results = round.0.get("log-device")?["results"].as_array()?;
+            let results = round.reports.get("log-device")?["results"].as_array()?;
             let is_one = |result: &&Value| {
                 result["kind"] == kind
                     && result["what"].as_str().is_some_and(|what| what.starts_with("MariaDB, 1 clients"))
