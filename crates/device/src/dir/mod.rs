@@ -1,7 +1,8 @@
 //! Files in a directory of the operating system's file system.
 //!
-//! A [`DirVfs`] owns the lock file [`LOCK_NAME`] and a table of the files that are open or written
-//! and not yet synced.
+//! A [`DirVfs`] owns locks of the directory and of the file [`LOCK_NAME`] in it, and a table of the files that are open or
+//! written and not yet synced. Of the two locks, not every file system has the first, and anybody who may write there can
+//! remove the file of the second.
 //!
 //! 1. A file leaves the table only when no handle of it is left and it was synced since its last
 //!    write, so a sync of the VFS reaches every write.
@@ -99,6 +100,10 @@ impl DirVfs {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let directory = rustix::fs::open(path, flags, Mode::empty())
             .map_err(|errno| error("open the directory", errno.into()))?;
+        match rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => return Err(Error::Busy { path: PathBuf::from(path) }),
+            _ => {} // where it has no locks, as on NFS, the file's has to do
+        }
         let was_there = rustix::fs::statat(&directory, LOCK_NAME, AtFlags::SYMLINK_NOFOLLOW).is_ok();
         let mut can_probe = true;
         let lock = loop {
@@ -243,13 +248,18 @@ impl DirVfs {
 
 impl Drop for DirVfs {
     fn drop(&mut self) {
-        // A child shares the lock, and would take it from its parent.
-        let Some(lock) = self.lock.as_ref().filter(|_| self.process.is_current()) else { return };
-        // Before it is unlocked, so that nobody holds it.
-        if *self.is_untouched.get_mut() {
-            let _ = rustix::fs::unlinkat(&self.directory, LOCK_NAME, AtFlags::empty());
+        // A child shares the locks, and would take them from its parent.
+        if !self.process.is_current() {
+            return;
         }
-        let _ = rustix::fs::flock(&lock.file, FlockOperation::Unlock);
+        if let Some(lock) = &self.lock {
+            // Before it is unlocked, so that nobody holds it.
+            if *self.is_untouched.get_mut() {
+                let _ = rustix::fs::unlinkat(&self.directory, LOCK_NAME, AtFlags::empty());
+            }
+            let _ = rustix::fs::flock(&lock.file, FlockOperation::Unlock);
+        }
+        let _ = rustix::fs::flock(&self.directory, FlockOperation::Unlock);
     }
 }
 

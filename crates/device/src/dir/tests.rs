@@ -136,6 +136,19 @@ fn who_makes_nothing_leaves_nothing_behind() {
     assert!(lock.exists());
 }
 
+#[test]
+fn nobody_gets_in_whose_lock_file_is_removed() {
+    let (directory, vfs) = vfs();
+    fs::remove_file(directory.path().join(LOCK_NAME)).unwrap();
+    for read_only in [false, true] {
+        let second = DirVfs::open(directory.path(), DirOptions { read_only });
+        assert!(matches!(second, Err(Error::Busy { .. })), "{read_only}");
+    }
+    vfs.create("a", StreamHint::Data).unwrap();
+    drop(vfs);
+    drop(DirVfs::open(directory.path(), DirOptions::default()).unwrap());
+}
+
 /// In the directory of a stranger names of files are taken by links, FIFOs and the like (invariant 2).
 #[test]
 fn only_regular_files_are_opened() {
