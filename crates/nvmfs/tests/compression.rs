@@ -726,6 +726,48 @@ fn a_full_store_is_rewritten_or_says_that_it_is_full() {
     }
 }
 
+/// What is left of a compressed chunk is compressed anew: it must not take more than all of it did.
+#[test]
+fn a_file_on_a_full_store_is_shortened_within_a_chunk() {
+    let vfs = open(&formatted(24 << 20, "lz4"));
+    let (fs, mut rng) = (vfs.posix(), SeededRng::new(11));
+    let (ballast, mut ballast_bytes) = (file(&fs, "ballast"), 0);
+    let files = (0..40).map(|number| {
+        let ino = file(&fs, &format!("{number}"));
+        let mut data = shrinking(&mut rng, 3 * CHUNK - 700);
+        write(&fs, ino, 0, &data);
+        if number % 4 == 0 {
+            let hole = 2 * CHUNK + 2048;
+            fs.fallocate(ino, hole as u64, 1024, Allocate::PunchHole, None).unwrap();
+            data[hole..hole + 1024].fill(0);
+        }
+        (number, ino, data)
+    });
+    for (number, ino, mut data) in files.collect::<Vec<_>>() {
+        for len in [64 << 10, 512] {
+            let full = loop {
+                match fs.write(ballast, ballast_bytes, &noise(&mut rng, len), PLAIN) {
+                    Ok(_) => ballast_bytes += len as u64,
+                    Err(error) => break error,
+                }
+            };
+            assert!(is_full(&full), "{full}");
+        }
+        let before = room(&fs, ino).total();
+        let len = 2 * CHUNK + 1 + rng.below(CHUNK as u64 - 701) as usize;
+        let to = |len: usize| SetAttr { size: Some(len as u64), ..SetAttr::default() };
+        fs.setattr(ino, &to(len)).unwrap_or_else(|error| panic!("{number}, to {len} bytes: {error}"));
+        let after = room(&fs, ino).total();
+        assert!(after.stored_bytes <= before.stored_bytes, "{number}: {after:?} of {before:?}");
+        assert!(after.mapped_bytes <= before.mapped_bytes, "{number}: {after:?} of {before:?}");
+        fs.setattr(ino, &to(3 * CHUNK)).unwrap();
+        data.truncate(len);
+        data.resize(3 * CHUNK, 0);
+        assert!(content(&fs, ino) == data, "{number}, to {len} bytes");
+    }
+    assert_clean(&vfs);
+}
+
 /// With little memory for the map, and with nothing of it in memory at first.
 #[test]
 fn little_memory_for_the_map_is_enough() {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use lacuna_device::SECTOR;
 
-use super::OwnedOp;
+use super::{CHUNK_BYTES, OwnedOp};
 use crate::{
     data::Data,
     error::{Refusal, Result},
@@ -68,7 +68,7 @@ impl Data {
         len: Option<u64>,
         change: impl Fn(&mut Inode, &mut Update) -> bool,
     ) -> Result<Option<Inode>> {
-        let _tail = len.map(|len| self.hold_tail(node, len));
+        let _tail = len.map(|len| self.hold_tail(node, len / CHUNK_BYTES * CHUNK_BYTES));
         let lost = len.map_or(Ok(Vec::new()), |len| self.shorten(node, len))?;
         let mut changed = None;
         self.inodes.change_nodes(std::slice::from_ref(node), |locked| {
@@ -81,6 +81,7 @@ impl Data {
             for op in &lost {
                 match op {
                     OwnedOp::Write(lba, bytes) => update.write(*lba, bytes.clone()),
+                    OwnedOp::Encoded(encoded) => update.write_encoded(encoded.clone()),
                     OwnedOp::Trim(lba, sectors) => update.trim(*lba, *sectors),
                 }
             }

@@ -18,7 +18,7 @@ pub use xattr::XattrMode;
 use std::{ops::Range, sync::Arc};
 
 use lacuna_device::{FileProps, SECTOR};
-use lacuna_ftl::{CHUNK_SECTORS, Lba, Op};
+use lacuna_ftl::{CHUNK_SECTORS, Encoded, Lba, Op};
 
 use crate::{
     error::{Refusal, Result},
@@ -310,17 +310,46 @@ impl Data {
         Ok(at)
     }
 
-    /// The changes that cut a file's data to the new length. Its tail is held from there on.
+    /// The changes that cut a file's data to the new length. Its tail is held from the chunk of that on.
     pub(crate) fn shorten(&self, node: &Node, len: u64) -> Result<Vec<OwnedOp>> {
         if len >= node.size() {
             return Ok(Vec::new());
         }
-        let mut ops = self.clear(node.ino(), len, len.next_multiple_of(SECTOR as u64))?;
+        let mut ops = match self.compressed_tail(node, len)? {
+            Some(tail) => tail,
+            None => self.clear(node.ino(), len, len.next_multiple_of(SECTOR as u64))?,
+        };
         let first = len.div_ceil(SECTOR as u64);
         if first < REGION_SECTORS {
             ops.push(OwnedOp::Trim(node.ino().lba(first), REGION_SECTORS - first));
         }
         Ok(ops)
+    }
+
+    /// What is left of a compressed chunk that is cut within a sector, compressed anew, if that then takes less. Otherwise
+    /// the sector would be stored beside the chunk, all of which stays until its last sector goes: a full store has no
+    /// space for that.
+    fn compressed_tail(&self, node: &Node, len: u64) -> Result<Option<Vec<OwnedOp>>> {
+        let Some(codec) = self.inodes.compression_of(node).codec().filter(|_| !is_aligned(len)) else {
+            return Ok(None);
+        };
+        let last = sector(len);
+        let start = last / CHUNK_SECTORS * CHUNK_SECTORS;
+        let room = self.inodes.volume().ftl().room(node.ino().range(start..start + CHUNK_SECTORS))?;
+        if room.total().mapped_bytes == room.plain.mapped_bytes {
+            return Ok(None);
+        }
+        let mut mapped = self.mapped_runs(node, start..last + 1)?;
+        let is_all = mapped.end == node.ino().lba(last + 1);
+        let Some((lba, data)) = mapped.runs.last_mut().filter(|_| is_all) else { return Ok(None) };
+        let first_byte = (lba.0 - node.ino().lba(0).0) * SECTOR as u64;
+        // Nothing where that lies in a hole.
+        let Some(behind) = data.get_mut((len - first_byte) as usize..) else { return Ok(None) };
+        behind.fill(0);
+        let runs = mapped.runs.into_iter();
+        let encoded: Vec<_> = runs.map(|(lba, data)| Encoded::new(lba, data, codec)).collect();
+        let takes_less = encoded.iter().map(Encoded::stored_bytes).sum::<u64>() <= room.total().stored_bytes;
+        Ok(takes_less.then(|| encoded.into_iter().map(OwnedOp::Encoded).collect()))
     }
 
     /// See [`crate::posix::Posix::fallocate`].
@@ -418,6 +447,7 @@ impl Data {
 /// A change of data that owns its bytes.
 pub(crate) enum OwnedOp {
     Write(Lba, Vec<u8>),
+    Encoded(Encoded<'static>),
     Trim(Lba, u64),
 }
 
@@ -425,6 +455,7 @@ impl OwnedOp {
     pub(crate) fn as_op(&self) -> Op<'_> {
         match self {
             OwnedOp::Write(lba, data) => Op::Write { lba: *lba, data },
+            OwnedOp::Encoded(encoded) => Op::Encoded(encoded),
             OwnedOp::Trim(lba, sectors) => Op::Trim { lba: *lba, sectors: *sectors },
         }
     }

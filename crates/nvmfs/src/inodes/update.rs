@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, atomic::Ordering::SeqCst},
 };
 
-use lacuna_ftl::{Lba, Op};
+use lacuna_ftl::{Encoded, Lba, Op};
 use parking_lot::RwLockWriteGuard;
 
 use super::node::Record;
@@ -81,6 +81,7 @@ pub(crate) struct Update {
 enum Change {
     Sector(Lba, Box<SectorBytes>),
     Bytes(Lba, Vec<u8>),
+    Encoded(Encoded<'static>),
     Trim(Lba, u64),
 }
 
@@ -122,6 +123,11 @@ impl Update {
     /// Whole sectors of data.
     pub(crate) fn write(&mut self, lba: Lba, bytes: Vec<u8>) {
         self.changes.push(Change::Bytes(lba, bytes));
+    }
+
+    /// The same, encoded.
+    pub(crate) fn write_encoded(&mut self, encoded: Encoded<'static>) {
+        self.changes.push(Change::Encoded(encoded));
     }
 
     pub(crate) fn write_sector(&mut self, lba: Lba, bytes: SectorBytes) {
@@ -208,6 +214,7 @@ impl Update {
             ops.push(match change {
                 Change::Sector(lba, bytes) => Op::Write { lba: *lba, data: &bytes[..] },
                 Change::Bytes(lba, bytes) => Op::Write { lba: *lba, data: bytes },
+                Change::Encoded(encoded) => Op::Encoded(encoded),
                 Change::Trim(lba, sectors) => Op::Trim { lba: *lba, sectors: *sectors },
             });
         }
