@@ -5,12 +5,12 @@ use std::{collections::HashSet, sync::Arc};
 use anyhow::{Result, bail};
 use lacuna_nvmfs::{
     Error, Ino, Nvmfs, Refusal, Remains,
-    posix::{Caller, FileKind, Posix, Rename, Runs, SetAttr, SetTime, XattrMode},
+    posix::{Caller, FileKind, Posix, Runs, SetAttr, SetTime, XattrMode},
 };
 
 use super::contents::{
     ACCESS_ACL, DEFAULT_ACL, Directory, Entry, First, Identity, Kept, Made, NOT_WHOLE, Source, Writer,
-    Xattrs, perm_without_acl, temporary_name,
+    Xattrs, perm_without_acl,
 };
 
 /// An object of a store.
@@ -47,13 +47,7 @@ impl Inside {
         if self.replaced(name)? == Some(ino) {
             return Ok(());
         }
-        let temporary = temporary_name();
-        self.posix.link(ino, self.ino, &temporary)?;
-        let moved = self.posix.rename(self.ino, &temporary, self.ino, name, Rename::Replace);
-        if moved.is_err() {
-            let _ = self.posix.unlink(self.ino, &temporary); // the error says more
-        }
-        moved?;
+        self.posix.link_over(ino, self.ino, name)?;
         Ok(())
     }
 

@@ -223,12 +223,13 @@ impl Names {
         )
     }
 
-    /// Gives an inode one more name, which counts as looked up if `is_looked_up` says so. Returns it as it was then.
+    /// Gives an inode one more name, which counts as looked up if `is_looked_up` says so; with `replaces`, another inode
+    /// may have had it until then. Returns it as it was then.
     pub(crate) fn link(
         &self,
         ino: Ino,
-        parent: Ino,
-        name: &[u8],
+        (parent, name): (Ino, &[u8]),
+        replaces: bool,
         is_looked_up: bool,
         privilege: Privilege,
     ) -> Result<(Arc<Node>, Inode)> {
@@ -241,9 +242,23 @@ impl Names {
         let dir = self.directory_for(parent, name)?;
         self.change_names(
             &[&dir],
-            |readers| Ok((free_bucket(&readers[0], name)?, vec![Arc::clone(&node)])),
-            |locked, free| {
+            |readers| {
+                let (into, other) = match readers[0].search(name)? {
+                    Search::Absent { free } => (free, None),
+                    Search::Found { .. } if !replaces => return Err(Refusal::Exists.into()),
+                    Search::Found { bucket, entry } => (bucket, Some(readers[0].node_of(bucket, &entry)?)),
+                };
+                if other.as_ref().is_some_and(|other| other.kind() == FileKind::Directory) {
+                    return Err(Refusal::IsADirectory.into());
+                }
+                let nodes = std::iter::once(&node).chain(&other).cloned().collect();
+                Ok(((into, other), nodes))
+            },
+            |locked, (into, other)| {
                 let mut inode = locked.inode(&node).map_err(is_gone)?;
+                if other.as_ref().is_some_and(|other| other.ino() == ino) {
+                    return Ok(Some((NameUpdate::new(self.inodes.now()), (Arc::clone(&node), inode))));
+                }
                 match inode.nlink() {
                     0 if !node.may_be_named() => return Err(Refusal::NotFound.into()),
                     LINKS_MAX.. => return Err(Refusal::TooManyLinks.into()),
@@ -251,7 +266,10 @@ impl Names {
                 }
                 let mut update = NameUpdate::new(self.inodes.now());
                 update.privilege = privilege;
-                update.put_name(self.inodes.volume(), parent, *free, name, &inode);
+                update.put_name(self.inodes.volume(), parent, *into, name, &inode);
+                if let Some(other) = other {
+                    self.drop_name(&mut update, other, locked.inode(other)?)?;
+                }
                 if inode.nlink() == 1 {
                     update.name_orphan(&inode);
                 }

@@ -262,8 +262,22 @@ impl Posix {
     /// [`Refusal::Exists`], [`Refusal::TooManyLinks`], [`Refusal::NotPermitted`] for directories, [`Refusal::NotFound`]
     /// for an inode that lost its last name, or may have none.
     pub fn link(&self, ino: Ino, parent: Ino, name: &[u8]) -> Result<Attr> {
+        self.link_with(ino, parent, name, false)
+    }
+
+    /// As [`Posix::link`], and an inode that has the name loses it in the same batch. Nothing happens if that is the inode
+    /// itself. It counts no look-up.
+    ///
+    /// # Errors
+    /// As there, but [`Refusal::Exists`]; [`Refusal::IsADirectory`] where a directory has the name.
+    pub fn link_over(&self, ino: Ino, parent: Ino, name: &[u8]) -> Result<Attr> {
+        self.link_with(ino, parent, name, true)
+    }
+
+    fn link_with(&self, ino: Ino, parent: Ino, name: &[u8], replaces: bool) -> Result<Attr> {
+        let is_looked_up = self.counts_lookups && !replaces;
         let (node, linked) =
-            self.layers.names.link(ino, parent, name, self.counts_lookups, self.privilege)?;
+            self.layers.names.link(ino, (parent, name), replaces, is_looked_up, self.privilege)?;
         Ok(self.layers.inodes.attr_after(&node, &linked))
     }
 

@@ -41,6 +41,7 @@ pub(crate) enum Change {
     Link {
         from: Path,
         to: Path,
+        replaces: bool,
     },
     Unlink(Path),
     Rmdir(Path),
@@ -117,6 +118,7 @@ pub(crate) enum Change {
     LinkOpen {
         handle: usize,
         to: Path,
+        replaces: bool,
     },
 }
 
@@ -178,6 +180,14 @@ impl Driver {
         Ok((self.walk(parents)?, name))
     }
 
+    fn link(&self, ino: Ino, to: &Path, replaces: bool) -> Result<(), Error> {
+        let (parent, name) = self.parent_and_name(to)?;
+        match replaces {
+            true => self.fs.link_over(ino, parent, name).map(drop),
+            false => self.fs.link(ino, parent, name).map(drop),
+        }
+    }
+
     pub(crate) fn fsync(&self, path: &Path, data_only: bool) -> Result<(), Error> {
         self.fs.fsync(self.walk(path)?, data_only)
     }
@@ -205,10 +215,9 @@ impl Driver {
                 let (parent, name) = self.parent_and_name(path)?;
                 fs.symlink(parent, name, target, Caller::default())?;
             }
-            Change::Link { from, to } => {
+            Change::Link { from, to, replaces } => {
                 let ino = self.walk(from)?;
-                let (parent, name) = self.parent_and_name(to)?;
-                fs.link(ino, parent, name)?;
+                self.link(ino, to, *replaces)?;
             }
             Change::Unlink(path) => {
                 let (parent, name) = self.parent_and_name(path)?;
@@ -284,10 +293,7 @@ impl Driver {
             Change::WriteOpen { handle, offset, data } => {
                 fs.write(self.handles[*handle], *offset, data, WriteOptions::default())?;
             }
-            Change::LinkOpen { handle, to } => {
-                let (parent, name) = self.parent_and_name(to)?;
-                fs.link(self.handles[*handle], parent, name)?;
-            }
+            Change::LinkOpen { handle, to, replaces } => self.link(self.handles[*handle], to, *replaces)?,
             _ => unreachable!("of names and paths"),
         }
         Ok(())

@@ -191,13 +191,16 @@ impl World {
         id
     }
 
-    fn link(&mut self, id: Id, to: &Path) -> Result<(), Refusal> {
+    fn link(&mut self, id: Id, to: &Path, replaces: bool) -> Result<(), Refusal> {
         let (parent, name) = self.parent_and_name(to)?;
         if self.nodes[&id].is_directory() {
             return Err(Refusal::NotPermitted);
         }
-        if self.directory(parent)?.contains_key(&name) {
-            return Err(Refusal::Exists);
+        match self.directory(parent)?.get(&name) {
+            Some(_) if !replaces => return Err(Refusal::Exists),
+            Some(other) if *other == id => return Ok(()),
+            Some(other) if self.nodes[other].is_directory() => return Err(Refusal::IsADirectory),
+            _ => {}
         }
         let node = self.nodes.get_mut(&id).unwrap();
         if node.names == 0 && !node.may_be_named {
@@ -205,7 +208,9 @@ impl World {
         }
         node.names += 1;
         node.may_be_named = false;
-        self.entries(parent).insert(name, id);
+        if let Some(other) = self.entries(parent).insert(name, id) {
+            self.drop_name(other);
+        }
         Ok(())
     }
 
@@ -371,7 +376,7 @@ impl World {
             Change::Symlink { path, target } => {
                 self.make(path, Body::Symlink(target.clone()), 0o777, Caller::default())?;
             }
-            Change::Link { from, to } => self.link(self.walk(from)?, to)?,
+            Change::Link { from, to, replaces } => self.link(self.walk(from)?, to, *replaces)?,
             Change::Unlink(path) => self.remove(path, false)?,
             Change::Rmdir(path) => self.remove(path, true)?,
             Change::Rename { from, to, mode, whiteout } => self.rename(from, to, *mode, *whiteout)?,
@@ -429,7 +434,9 @@ impl World {
             Change::WriteOpen { handle, offset, data } => {
                 self.write(self.handles[*handle], *offset, data, None)?;
             }
-            Change::LinkOpen { handle, to } => self.link(self.handles[*handle], to)?,
+            Change::LinkOpen { handle, to, replaces } => {
+                self.link(self.handles[*handle], to, *replaces)?;
+            }
         }
         Ok(())
     }

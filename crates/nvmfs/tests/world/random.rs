@@ -139,7 +139,11 @@ fn random_handle_change(rng: &mut SeededRng, world: &World) -> Change {
     match rng.below(4) {
         0..=1 => Change::Release(handle),
         2 => Change::WriteOpen { handle, offset, data: random_data(rng, len.min(3000)) },
-        _ => Change::LinkOpen { handle, to: new_path(rng, world) },
+        _ => {
+            let replaces = rng.chance(50);
+            let to = if replaces { old_path(rng, world) } else { new_path(rng, world) };
+            Change::LinkOpen { handle, to, replaces }
+        }
     }
 }
 
@@ -166,7 +170,11 @@ fn random_make(rng: &mut SeededRng, world: &World) -> Change {
 pub(crate) fn random_change(rng: &mut SeededRng, world: &World) -> Change {
     match rng.below(24) {
         0..=4 => random_make(rng, world),
-        5 => Change::Link { from: old_path(rng, world), to: new_path(rng, world) },
+        5 => {
+            let replaces = rng.chance(30);
+            let to = if replaces { old_path(rng, world) } else { new_path(rng, world) };
+            Change::Link { from: old_path(rng, world), to, replaces }
+        }
         6 => Change::Unlink(old_path(rng, world)),
         7 => Change::Rmdir(old_path(rng, world)),
         8..=11 => {
