@@ -115,16 +115,32 @@ pub(super) struct First {
     pub(super) identity: Identity,
 }
 
-/// Permissions of a file that loses its access control list. With a list, the group's bits are the most that anybody
-/// in the list has; without one they are what the owning group has.
+/// Permissions of a file that loses its access control list, so that nobody may more than before. With a list, the group's
+/// bits are the most that anybody in the list has; without one they are what the owning group has. And whom the list named
+/// counts as one of that group then, or as anybody else.
 pub(super) fn perm_without_acl(perm: u32, acl: &[u8]) -> u32 {
     const HEADER_BYTES: usize = 4;
+    const USER: u16 = 2;
     const OWNING_GROUP: u16 = 4;
+    const GROUP: u16 = 8;
     let (entries, _) = acl.get(HEADER_BYTES..).unwrap_or_default().as_chunks::<8>();
-    let group = entries.iter().find_map(|[tag @ .., a, b, _, _, _, _]| {
-        (u16::from_le_bytes(*tag) == OWNING_GROUP).then_some(u32::from(u16::from_le_bytes([*a, *b])))
+    let entries = entries.iter().map(|[tag @ .., a, b, _, _, _, _]| {
+        (u16::from_le_bytes(*tag), u32::from(u16::from_le_bytes([*a, *b])))
     });
-    perm & !0o070 | perm & group.unwrap_or(0) << 3 & 0o070
+    let mask = perm >> 3 & 0o7;
+    let (mut group, mut others) = (None, perm & 0o7);
+    for (tag, of_entry) in entries.clone() {
+        match tag {
+            OWNING_GROUP => group = Some(mask & of_entry),
+            USER | GROUP => others &= mask & of_entry,
+            _ => {}
+        }
+    }
+    let Some(mut group) = group else { return perm & !0o077 }; // no list
+    for (_, of_user) in entries.filter(|(tag, _)| *tag == USER) {
+        group &= of_user;
+    }
+    perm & !0o077 | group << 3 | others
 }
 
 /// A name in a directory that nobody else has or guesses, for what is not in its place yet.
@@ -148,6 +164,24 @@ mod tests {
         assert_eq!(perm_without_acl(0o660, &acl(4)), 0o640);
         assert_eq!(perm_without_acl(0o660, &acl(0)), 0o600);
         assert_eq!(perm_without_acl(0o640, &acl(7)), 0o640);
-        assert_eq!(perm_without_acl(0o775, b"garbage"), 0o705);
+        assert_eq!(perm_without_acl(0o666, &acl(6)), 0o666);
+    }
+
+    #[test]
+    fn without_its_list_a_file_is_not_open_to_whom_the_list_keeps_out() {
+        let acl = |named: [u8; 2], perm: u8| {
+            let entry = |[tag, perm]: [u8; 2]| [tag, 0, perm, 0, 255, 255, 255, 255];
+            [&[2, 0, 0, 0][..], &entry([1, 6]), &entry(named), &entry([4, perm]), &entry([32, 4])].concat()
+        };
+        let (user, group) = (2, 8);
+        assert_eq!(perm_without_acl(0o664, &acl([user, 0], 6)), 0o600, "a user may be in the group, or not");
+        assert_eq!(perm_without_acl(0o664, &acl([user, 4], 6)), 0o644);
+        assert_eq!(
+            perm_without_acl(0o664, &acl([group, 0], 6)),
+            0o660,
+            "who is in both groups may as before"
+        );
+        assert_eq!(perm_without_acl(0o624, &acl([group, 6], 6)), 0o620, "the mask is for them too");
+        assert_eq!(perm_without_acl(0o775, b"garbage"), 0o700);
     }
 }

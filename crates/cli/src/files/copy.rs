@@ -342,8 +342,8 @@ impl Copy {
         let xattrs = self.read("attributes", source.xattrs());
         let is_whole = xattrs.is_some();
         if !is_whole {
-            // A list that it may have had would say what they mean.
-            kept.perm &= !0o070;
+            // Its list, if it had one, might keep out anybody else.
+            kept.perm &= !0o077;
         }
         let (kept, xattrs) = self.without_privileges(kept, xattrs.unwrap_or_default());
         let left_out = made.keep(&kept, &xattrs);
