@@ -8,11 +8,10 @@ use serde_json::Value;
 
 use crate::{
     control, keys,
-    look::{Look, reading_all},
+    look::{Look, holds_tables, reading_all},
     printable::one_line,
     progress::Shown,
     say,
-    table_info::holds_tables,
 };
 
 /// Prove that a store is sound, from the flash up to its tables; exit code 0 if it is

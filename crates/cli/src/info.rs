@@ -3,16 +3,17 @@ use std::{fmt::Write, path::PathBuf};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use lacuna_engine::{Error as EngineError, RecoveryStats};
+use lacuna_ftl::LogDeviceUse;
 use lacuna_nvmfs::OpenedVfs;
 use serde_json::{Value, json};
 
 use crate::{
     control, live, log_device,
-    look::Look,
+    look::{Look, holds_tables},
     printable::one_line,
     quota::user_name,
     say,
-    table_info::{Images, add_tables, holds_tables, tables_text},
+    table_info::{Images, add_tables, tables_text},
 };
 
 /// Show what a store holds
@@ -63,6 +64,13 @@ fn look_at(arguments: &Arguments, name: &str) -> Result<(Value, Images)> {
             })
         }
     };
+    if info["log_device"].is_null()
+        && let LogDeviceUse::Device(device) = log_device::chosen().opened(true)?
+    {
+        // The store was opened for reading only: what it has logged is seen, and not counted.
+        let (bytes, is_volatile) = (device.capacity_bytes(), device.is_volatile());
+        info["log_device"] = json!({ "bytes": bytes, "is_volatile": is_volatile });
+    }
     let mut images = Images::new();
     let mut kept = None;
     info["tables"] = json!([]);
@@ -221,14 +229,10 @@ fn text(info: &Value, images: &Images) -> String {
         let _ = writeln!(text, "  {title:<11} {:>10.1} MB", mb(number(name).unwrap_or(0)));
     }
     if let Some(bytes) = info["log_device"]["bytes"].as_u64() {
-        let used = info["log_device"]["used_bytes"].as_u64().unwrap_or(0);
+        let used = info["log_device"]["used_bytes"].as_u64();
+        let used = used.map_or(String::new(), |used| format!(", {:.1} not in the store yet", mb(used)));
         let kind = if info["log_device"]["is_volatile"] == true { "; GONE WITH THE POWER" } else { "" };
-        let _ = writeln!(
-            text,
-            "  log device  {:>10.1} MB, {:.1} not in the store yet{kind}",
-            mb(bytes),
-            mb(used)
-        );
+        let _ = writeln!(text, "  log device  {:>10.1} MB{used}{kind}", mb(bytes));
     }
     if let (Some(bytes), Some(taken)) = (number("file_bytes"), number("file_bytes_taken")) {
         let kept = if taken >= bytes { ", preallocated" } else { "" };

@@ -3,7 +3,7 @@
 use std::{io, path::Path, sync::Arc};
 
 use anyhow::{Context, Result};
-use lacuna_device::{Error as DeviceError, Vfs};
+use lacuna_device::{Error as DeviceError, StreamHint, Vfs};
 use lacuna_engine::{Store, StoreOptions};
 use lacuna_ftl::Error as FtlError;
 use lacuna_nvmfs::{Error, LogDevicePath, OpenedVfs, VfsOptions};
@@ -30,12 +30,16 @@ pub(crate) struct Look {
 
 impl Look {
     /// Opens `store`: for writing, which makes the recovery from a crash permanent; for reading only where the system
-    /// allows no more or has no space for it, and without its log device, which recovery would give up for good, or with
-    /// another one, which is refused.
+    /// allows no more or has no space for it. Without its log device too, which recovery would give up for good, or with
+    /// another one, which is refused. And with it, unless tables may have to be recovered: it goes with one copy of the
+    /// store from then on, and this may be another copy.
     pub(crate) fn at(store: &Path, mut options: VfsOptions) -> Result<Look> {
-        if matches!(options.log_device, LogDevicePath::Without | LogDevicePath::New(_)) {
-            options.read_only = true;
-            return Ok(Look { opened: open_vfs(store, &options)?, is_read_only: true });
+        if options.log_device != LogDevicePath::None {
+            let read_only = VfsOptions { read_only: true, ..options.clone() };
+            let look = Look { opened: open_vfs(store, &read_only)?, is_read_only: true };
+            if !matches!(options.log_device, LogDevicePath::Path(_)) || !holds_tables(&*look.opened.vfs())? {
+                return Ok(look);
+            }
         }
         match open_vfs(store, &options) {
             Ok(opened) => Ok(Look { opened, is_read_only: false }),
@@ -67,6 +71,16 @@ impl Look {
             tables.close()?;
         }
         Ok(self.opened.close()?)
+    }
+}
+
+/// Whether the engine keeps tables in `vfs`: its first file is there.
+pub(crate) fn holds_tables(vfs: &dyn Vfs) -> Result<bool> {
+    match vfs.open("control", StreamHint::Data) {
+        Ok(_) => Ok(true),
+        Err(DeviceError::NotFound { .. }) => Ok(false),
+        // It may be the name of no file.
+        Err(_) => Ok(vfs.list()?.iter().any(|name| name == "control")),
     }
 }
 

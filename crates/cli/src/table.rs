@@ -25,9 +25,11 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::{
     keys::{open_tables, open_vfs},
-    log_device, note, say,
+    log_device,
+    look::holds_tables,
+    note, say,
     size::Size,
-    table_info::{holds_tables, kind_text},
+    table_info::kind_text,
     tables::{Kind, Switch},
 };
 

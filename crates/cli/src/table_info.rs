@@ -3,13 +3,13 @@
 use std::{collections::BTreeMap, fmt::Write, sync::Arc};
 
 use anyhow::Result;
-use lacuna_device::{Error, StreamHint, Vfs};
+use lacuna_device::Vfs;
 use lacuna_engine::{
     Error as EngineError, Store, StoreOptions, TableImages, TableInfo, TableKind, TableOptions,
 };
 use serde_json::{Value, json};
 
-use crate::{keys::key_of_tables, printable::one_line};
+use crate::{keys::key_of_tables, look::holds_tables, printable::one_line};
 
 /// Memory for the pages that a look at a mounted store reads.
 const LOOK_POOL_BYTES: usize = 4 << 20;
@@ -42,16 +42,6 @@ pub(crate) fn add_closed_tables(info: &mut Value, vfs: Arc<dyn Vfs>) {
     let looked: Result<(), String> = look();
     if let Err(why) = looked {
         info["tables_not_shown"] = why.into();
-    }
-}
-
-/// Whether the engine keeps tables in `vfs`: its first file is there.
-pub(crate) fn holds_tables(vfs: &dyn Vfs) -> Result<bool> {
-    match vfs.open("control", StreamHint::Data) {
-        Ok(_) => Ok(true),
-        Err(Error::NotFound { .. }) => Ok(false),
-        // It may be the name of no file.
-        Err(_) => Ok(vfs.list()?.iter().any(|name| name == "control")),
     }
 }
 

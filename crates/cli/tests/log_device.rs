@@ -65,6 +65,30 @@ fn a_store_opens_with_its_log_device_or_expressly_without() {
     assert!(succeed(&scratch, "check store --log-device new").contains("sound"));
 }
 
+/// It belongs to one of them, and does after somebody has looked at another one with it.
+#[test]
+fn looking_at_a_copy_takes_no_log_device_away() {
+    let scratch = Scratch::new();
+    fs::write(scratch.path("file"), "text").unwrap();
+    succeed(&scratch, "format store --size 64M --log-device log --log-size 1M");
+    succeed(&scratch, "put file store:/file --log-device log");
+    fs::copy(scratch.path("store"), scratch.path("copy")).unwrap();
+    let contents = || ["store", "copy", "log"].map(|name| fs::read(scratch.path(name)).unwrap());
+    let before = contents();
+    for command in ["check", "info", "scrub", "quota"] {
+        succeed(&scratch, &format!("{command} copy --log-device log"));
+        assert!(contents() == before, "{command}");
+    }
+    assert_eq!(succeed(&scratch, "cat store:/file --log-device log"), "text");
+    succeed(&scratch, "put file store:/other --log-device log");
+    let before = contents();
+    for command in ["check", "info", "scrub", "quota"] {
+        let old = refused(&scratch, &format!("{command} copy --log-device log"));
+        assert!(old.contains("an old copy of the store is here"), "{command}: {old}");
+        assert!(contents() == before, "{command}");
+    }
+}
+
 #[test]
 fn a_log_device_in_memory_says_that_it_is_gone_with_the_power() {
     let Ok(directory) = tempfile::tempdir_in("/dev/shm") else {
