@@ -132,9 +132,10 @@ pub(crate) fn install(arguments: &KeyArguments) -> Result<()> {
     Ok(())
 }
 
-/// The key is needed no longer.
+/// The keys are needed no longer.
 pub(crate) fn forget() {
     GIVEN.lock().expect("nobody panics with it").take();
+    tables::forget();
 }
 
 fn read_one(

@@ -24,6 +24,10 @@ pub(super) fn install(arguments: &KeyArguments) -> Result<()> {
     Ok(())
 }
 
+pub(super) fn forget() {
+    GIVEN.lock().expect("nobody panics with it").take();
+}
+
 fn engine_key((secret, source): (Secret, KeySource)) -> EngineKey {
     EngineKey { secret, slot: KeyOptions { source, ..KeyOptions::default() } }
 }
