@@ -3,7 +3,7 @@
 //! Every failure is one line `lacuna: <place>: <cause>` on standard error: exit code 2 when the
 //! command line makes no sense, else 1.
 //!
-//! layers: printable, signals < output < log_device < keys < control, demo, progress, size, trace, walk < ended, look
+//! layers: printable, signals, stdout < output < log_device < keys < control, demo, progress, size, trace, walk < ended, look
 //! layers: < files, grow, quota, scrub, table_info < live, phases, tables < info, sql < check, table
 //! layers: < compress, du, flash_model, format, iobench, key, linkbench, mariadb_demo, metrics, mount, postgres_demo, tpcc
 //! layers: < dataset, trimbench
@@ -42,6 +42,7 @@ mod scrub;
 mod signals;
 mod size;
 mod sql;
+mod stdout;
 mod table;
 mod table_info;
 mod tables;

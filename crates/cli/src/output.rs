@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use crate::printable;
+use crate::{printable, stdout};
 
 /// Prints one line to standard error, whatever `what` holds.
 pub(crate) fn complain(what: &str) {
@@ -26,7 +26,10 @@ pub(crate) fn note(what: &str) {
 /// Prints to standard output, for a terminal. A reader that went away is not an error.
 pub(crate) fn say(text: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
-    match out.write_all(printable::lines(text).as_bytes()).and_then(|()| out.flush()) {
+    let said = stdout::must_be_open()
+        .and_then(|()| out.write_all(printable::lines(text).as_bytes()))
+        .and_then(|()| out.flush());
+    match said {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error).context("standard output"),
         _ => Ok(()),
     }

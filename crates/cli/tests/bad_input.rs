@@ -76,6 +76,23 @@ fn reports_replace_reports_and_nothing_else() {
 }
 
 #[test]
+fn what_cannot_be_printed_is_no_success() {
+    let scratch = Scratch::new();
+    fs::write(scratch.path("file"), "content").unwrap();
+    succeed(&scratch, "format store --size 32M");
+    succeed(&scratch, "put file store:/file");
+    for arguments in ["info store", "check store", "ls store", "cat store:/file"] {
+        for closed in [">&-", ">/dev/full"] {
+            let line = format!("exec \"$0\" {arguments} {closed}");
+            let mut command = Command::new("sh");
+            command.args(["-c", &line, env!("CARGO_BIN_EXE_lacuna")]).current_dir(scratch.path("."));
+            complains(&command.output().unwrap(), 1, &["standard output"]);
+        }
+        succeed(&scratch, &format!("{arguments}"));
+    }
+}
+
+#[test]
 fn nonsense_options() {
     let scratch = Scratch::new();
     for (arguments, words) in [

@@ -28,7 +28,7 @@ use lacuna_nvmfs::{
 
 use signal_hook::{consts::SIGPIPE, low_level::emulate_default_handler};
 
-use crate::{control, keys::CopyKeyArguments, printable::one_line, say};
+use crate::{control, keys::CopyKeyArguments, printable::one_line, say, stdout};
 use copy::{Copy, CopyOptions, Names};
 use ends::Operand;
 use opened::{End, Named, OpenStores, StorePath, check_no_store_is_meant, check_outside};
@@ -227,6 +227,7 @@ fn permissions(perm: u16) -> String {
 }
 
 pub(crate) fn cat(arguments: &CatArguments) -> Result<()> {
+    stdout::must_be_open().context("standard output")?;
     let stores = OpenStores::read_only();
     let mut out = std::io::stdout().lock();
     let mut piece = vec![0; PIECE_BYTES];
