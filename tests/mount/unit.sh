@@ -16,6 +16,28 @@ for hides in ProtectSystem ProtectHome PrivateTmp PrivateDevices PrivateNetwork 
     [ -z "$(setting "$hides")" ] || fail "$hides gives the service a mount namespace of its own"
 done
 
+# It waits for the devices that it names, as systemd passes them on.
+pre=$(sed ':a; /\\$/ { N; s/\\\n//; b a }' "$unit" | sed -n 's/^ExecStartPre=//p' | sed 's/\$\$/$/g')
+late=$(mktemp -d -t lacuna-unit.XXXXXX)/late
+waits_for() { # PATH STORE OPTIONS
+    STORE=$2 OPTIONS=$3
+    local waiter
+    eval "$pre" &
+    waiter=$!
+    sleep 0.5
+    kill -0 "$waiter" 2>/dev/null || fail "does not wait for $1: STORE=$2 OPTIONS=$3"
+    touch "$1"
+    wait "$waiter" || fail "waiting for $1 ends with $?"
+    rm "$1"
+}
+waits_for "$late" "$late" "--threads 4"
+waits_for "$late" "$late" ""
+waits_for "$late" /dev/null "--allow-other --log-device=$late --fcta"
+waits_for "$late" /dev/null "--log-device $late"
+STORE=/dev/null OPTIONS="--threads 4 --fcta"
+eval "$pre" || fail "waits for nothing: $?"
+rmdir "${late%/late}"
+
 start 128M --threads 4
 umount_store
 capabilities=-all
