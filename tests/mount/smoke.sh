@@ -107,6 +107,16 @@ for by in kernel helper; do
     remount "$by" rw
     touch "$mnt/new" || fail "not written to after remount,rw by the $by"
 done
+# Of what was changed before, nothing is lost then, were it only times that are in memory.
+mkdir "$mnt/dir"
+touch -d 2001-02-03 "$mnt/dir"
+touch "$mnt/dir/new"
+time=$(stat -c %y "$mnt/dir")
+remount helper ro
+kill_daemon
+"$LACUNA" umount "$mnt"
+mount_store
+[ "$(stat -c %y "$mnt/dir")" = "$time" ] || fail "before remount,ro it was $time, now $(stat -c %y "$mnt/dir")"
 rm -rf "$mnt"/*
 check_store
 mount_store

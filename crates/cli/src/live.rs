@@ -31,8 +31,8 @@ pub(crate) struct Facts {
     pub(crate) ended: Arc<Ended>,
 }
 
-/// Answers `ping`, `info`, `check`, `metrics`, `grow SIZE`, `ls PATH`, `quota ...` and `scrub RATE`; and, when the store
-/// is closed, `ended`.
+/// Answers `ping`, `info`, `check`, `metrics`, `sync`, `grow SIZE`, `ls PATH`, `quota ...` and `scrub RATE`; and, when the
+/// store is closed, `ended`.
 pub(crate) fn answerer(facts: Facts, service: &Arc<Service>) -> Arc<Answerer> {
     // Weak, so that a client that asks for long does not keep the store open.
     let mounted = Arc::downgrade(service);
@@ -51,6 +51,10 @@ pub(crate) fn answerer(facts: Facts, service: &Arc<Service>) -> Arc<Answerer> {
                 check(&fs, &|| mounted.strong_count() > 0, tell)
             }
             ("metrics", "") => Ok(metrics(&facts, &service)),
+            ("sync", "") => {
+                let synced = service.fs().posix().sync();
+                synced.map(|()| String::new()).map_err(|error| error.to_string())
+            }
             ("grow", size) => grow::answer(service.fs(), size),
             ("quota", change) => quota::answer(service.fs(), change),
             ("ls", path) => files::answer_listing(service.fs(), path),

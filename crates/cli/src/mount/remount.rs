@@ -1,7 +1,8 @@
 //! `mount -o remount,ro` and back, as mount(8) asks its helper for it.
 //!
 //! The kernel does all of it: it sends no changes to a read-only mount. The store stays open as it was, so a store that
-//! was opened for reading cannot become writable.
+//! was opened for reading cannot become writable. The kernel does not ask for a sync, though, as it asks other file
+//! systems: that is asked for here.
 
 use std::path::PathBuf;
 
@@ -11,7 +12,7 @@ use rustix::{fs::StatVfsMountFlags, mount::MountFlags};
 use serde_json::Value;
 
 use super::{Cache, absolute, name_of, table};
-use crate::control;
+use crate::{complain, control};
 
 /// Make a mounted file system read-only, or writable again
 #[derive(Args)]
@@ -63,14 +64,21 @@ pub(crate) fn remount(arguments: &RemountArguments) -> Result<()> {
     let Some(store) = table::store_mounted_on(&dir)? else {
         bail!("{name}: no Lacuna file system is mounted there");
     };
-    // To protect the data is refused for nothing, and waits for nobody: when the machine goes down, for instance.
+    // To protect the data is refused for nothing, and waits for nobody before it is done: when the machine goes down, for
+    // instance.
     if !arguments.read_only {
         let info = control::ask(&store, "info")?.context("nobody serves the store")?;
         let info: Value = serde_json::from_str(&info).context("what the mounted store tells")?;
         check(&info["mount"], arguments).with_context(|| name.to_string())?;
     }
     let present = rustix::fs::statvfs(&dir).with_context(|| name.to_string())?.f_flag;
-    rustix::mount::mount_remount(&dir, flags(present, arguments), "").with_context(|| name.to_string())
+    rustix::mount::mount_remount(&dir, flags(present, arguments), "").with_context(|| name.to_string())?;
+    if arguments.read_only
+        && let Err(error) = control::ask(&store, "sync")
+    {
+        complain(&format!("{name}: read-only, and what was changed before is not synced: {error:#}"));
+    }
+    Ok(())
 }
 
 /// Refuses what only a new mount can change. What an earlier version does not tell is left out.
