@@ -3,7 +3,7 @@
 # mount, and what that process keeps of its caller; names that a terminal would obey; dead mounts.
 . "$(dirname "$0")/lib.sh"
 need_fuse
-need unshare findmnt flock perl setpriv
+need unshare findmnt flock perl setpriv python3
 build
 if [ -z "${IN_OWN_NAMESPACE:-}" ]; then
     # mount(8) looks for its helpers in /sbin alone.
@@ -49,6 +49,19 @@ TABLE
 "$LACUNA" mount "$store" "$mnt"
 expect "without mount(8)" "nosuid nodev "
 umount_store
+# Where nobody else is let in, root still is when it looks at files with somebody else's rights, as an NFS server does.
+"$LACUNA" mount --transport fuser "$store" "$mnt"
+chmod 755 "$WORK" "$mnt"
+echo for all >"$mnt/file"
+python3 - "$mnt/file" "$nobody" <<'PYTHON' || fail "root is refused with another's rights"
+import ctypes, sys
+assert ctypes.CDLL(None).setfsuid(int(sys.argv[2])) == 0
+assert open(sys.argv[1]).read() == "for all\n"
+PYTHON
+as_nobody cat "$mnt/file" 2>/dev/null && fail "another user is let in"
+rm "$mnt/file"
+umount_store
+chmod 700 "$WORK"
 mount -t lacuna -o threds=4 "$store" "$mnt" 2>"$WORK/error" && fail "an unknown option is taken"
 grep -q 'threds=4; did you mean threads' "$WORK/error" || fail "no proposal: $(cat "$WORK/error")"
 

@@ -105,7 +105,9 @@ impl Transport for FuserTransport {
             true => {
                 let (device, mount) = KernelMount::new(dir, options)?;
                 let mount = AbortOnDrop(mount);
-                let acl = config.acl;
+                // The kernel lets in whom the mount's options let in. fuser would look at the user id for access to
+                // files, which NFS and threads of the kernel set to another one.
+                let acl = SessionACL::All;
                 (fuser::Session::from_fd(adapter, device.into(), acl, config)?, Some(mount))
             }
             false => (fuser::Session::new(adapter, dir, &config)?, None),
