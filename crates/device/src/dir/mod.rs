@@ -100,9 +100,10 @@ impl DirVfs {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let directory = rustix::fs::open(path, flags, Mode::empty())
             .map_err(|errno| error("open the directory", errno.into()))?;
-        match rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive) {
-            Err(Errno::WOULDBLOCK) => return Err(Error::Busy { path: PathBuf::from(path) }),
-            _ => {} // where it has no locks, as on NFS, the file's has to do
+        let locked = rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive);
+        // Where it has no locks, as on NFS, the file's has to do.
+        if locked == Err(Errno::WOULDBLOCK) {
+            return Err(Error::Busy { path: PathBuf::from(path) });
         }
         let was_there = rustix::fs::statat(&directory, LOCK_NAME, AtFlags::SYMLINK_NOFOLLOW).is_ok();
         let mut can_probe = true;
