@@ -1,6 +1,6 @@
 //! Answers to the kernel's requests, over any transport.
 //!
-//! It owns what it knows of open files (`open_files.rs`), counters, and the transport's name; the file system owns
+//! It owns what it knows of open files (`open_files.rs`), counters, and the transport; the file system owns
 //! everything else.
 //!
 //! **Invariants.**
@@ -175,8 +175,14 @@ pub struct Service {
     counters: Counters,
     latencies: Latencies,
     open_files: OpenFiles,
-    transport: OnceLock<&'static str>,
+    carrier: OnceLock<Carrier>,
     complaints: Mutex<Complaints>,
+}
+
+/// What carries the requests of a mounted service.
+struct Carrier {
+    name: &'static str,
+    drop_attributes: Box<dyn Fn(u64) + Send + Sync>,
 }
 
 impl Drop for Service {
@@ -203,7 +209,7 @@ impl Service {
             counters: Counters::default(),
             latencies: Latencies::default(),
             open_files: OpenFiles::default(),
-            transport: OnceLock::new(),
+            carrier: OnceLock::new(),
             complaints: Mutex::default(),
         }
     }
@@ -225,11 +231,26 @@ impl Service {
 
     /// The transport of the requests: a [`Transport`](crate::Transport)'s name, once it has mounted.
     pub fn transport(&self) -> Option<&'static str> {
-        self.transport.get().copied()
+        self.carrier.get().map(|carrier| carrier.name)
     }
 
-    pub(crate) fn carried_by(&self, transport: &'static str) {
-        self.transport.set(transport).expect("a service is mounted once");
+    /// Called once it is mounted; `drop_attributes` has the kernel ask anew for the attributes of the inode with that
+    /// number.
+    pub(crate) fn carried_by(
+        &self,
+        name: &'static str,
+        drop_attributes: impl Fn(u64) + Send + Sync + 'static,
+    ) {
+        let carrier = Carrier { name, drop_attributes: Box::new(drop_attributes) };
+        assert!(self.carrier.set(carrier).is_ok(), "a service is mounted once");
+    }
+
+    /// Must be called when an inode takes another amount of space, though the kernel asked for no change of its data: it
+    /// would go on showing the old one.
+    pub fn space_changed(&self, ino: Ino) {
+        if let Some(carrier) = self.carrier.get() {
+            (carrier.drop_attributes)(Self::number(ino));
+        }
     }
 
     /// The activity so far.

@@ -129,6 +129,7 @@ mod vfs;
 mod volume;
 
 pub use check::Report;
+pub use data::ColdPiece;
 pub use error::{Error, Refusal, Result};
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]

@@ -603,22 +603,24 @@ fn cold_data_is_compressed_harder() {
     };
     let before = (vfs.quotas().unwrap(), times(&fs.getattr(cold).unwrap()));
     let walk = |births| {
-        let mut bytes = 0;
+        let (mut bytes, mut smaller) = (0, Vec::new());
         let ended = vfs.compress_cold(named("zstd:9"), &births, |piece| {
-            bytes += piece;
+            bytes += piece.tried_bytes;
+            smaller.extend(piece.smaller);
             ControlFlow::Continue(())
         });
         assert!(ended.unwrap());
-        bytes
+        smaller.dedup();
+        (bytes, smaller)
     };
-    assert_eq!(walk(Seq(0)..old), (39 + 40 + 20) * CHUNK as u64);
+    assert_eq!(walk(Seq(0)..old), ((39 + 40 + 20) * CHUNK as u64, vec![cold, own_lz4]));
     assert_eq!((kinds(cold)[2], kinds(own_lz4)), (39, [0, 0, 40]));
     assert_eq!((kinds(own_none), kinds(own_zstd)), ([40, 0, 0], [0, 0, 40]));
     assert_eq!((kinds(in_vain), kinds(hot)), ([20, 0, 0], [0, 40, 0]));
     assert_eq!(vfs.compression_stats().recompressed_bytes, 79 * CHUNK as u64);
     let now = Seq(vfs.ftl().last_seq().0 + 1);
-    assert_eq!(walk(old..now), 41 * CHUNK as u64, "the rest, and nothing twice");
-    assert_eq!(walk(Seq(0)..old), 20 * CHUNK as u64, "what does not shrink is found again");
+    assert_eq!(walk(old..now), (41 * CHUNK as u64, vec![cold, hot]), "the rest, and nothing twice");
+    assert_eq!(walk(Seq(0)..old), (20 * CHUNK as u64, vec![]), "what does not shrink is found again");
     let mut expected = data.clone();
     expected[3 * CHUNK + 512..3 * CHUNK + 1024].fill(7);
     assert!(content(&fs, cold) == expected && content(&fs, own_lz4) == data);

@@ -10,7 +10,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lacuna_nvmfs::{Compression, Nvmfs, Seq};
+use lacuna_fuse::Service;
+use lacuna_nvmfs::{ColdPiece, Compression, Seq};
 
 use super::worker::{Pauses, Worker};
 
@@ -18,12 +19,24 @@ use super::worker::{Pauses, Worker};
 const PAUSE: u32 = 3;
 
 /// Walks now and then, until the thread is dropped.
-pub(super) fn start(fs: Arc<Nvmfs>, compression: Compression, interval: Duration) -> io::Result<Worker> {
+pub(super) fn start(
+    service: Arc<Service>,
+    compression: Compression,
+    interval: Duration,
+) -> io::Result<Worker> {
     Worker::start("recompressor", move |pauses| {
+        let fs = service.fs();
         let mut walks = Walks::new(fs.ftl().last_seq());
         while pauses.wait(interval) {
             let (births, now) = (walks.births(), fs.ftl().last_seq());
-            match fs.compress_cold(compression, &births, paced(pauses)) {
+            let mut paced = paced(pauses);
+            let walked = fs.compress_cold(compression, &births, |ColdPiece { smaller, .. }| {
+                if let Some(ino) = smaller {
+                    service.space_changed(ino);
+                }
+                paced()
+            });
+            match walked {
                 Ok(true) => walks.done(now),
                 Ok(false) => return,
                 // A full store, or a failed one, about which others complain. The next walk begins anew.
@@ -34,9 +47,9 @@ pub(super) fn start(fs: Arc<Nvmfs>, compression: Compression, interval: Duration
 }
 
 /// Waits after each piece, unless the thread is to end.
-fn paced(pauses: &Pauses) -> impl FnMut(u64) -> ControlFlow<()> + '_ {
+fn paced(pauses: &Pauses) -> impl FnMut() -> ControlFlow<()> + '_ {
     let mut began = Instant::now();
-    move |_| {
+    move || {
         let goes_on = pauses.wait(began.elapsed() * PAUSE);
         began = Instant::now();
         if goes_on { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
@@ -86,8 +99,8 @@ mod tests {
     fn a_pause_ends_when_the_thread_is_to_end() {
         let (stop, pauses) = pauses();
         let mut go_on = paced(&pauses);
-        assert!(go_on(5).is_continue());
+        assert!(go_on().is_continue());
         drop(stop);
-        assert!(go_on(5).is_break());
+        assert!(go_on().is_break());
     }
 }

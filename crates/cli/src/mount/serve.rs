@@ -116,7 +116,8 @@ fn serve(arguments: &Arguments) -> Result<()> {
     let flusher = (!arguments.read_only).then(|| flusher::start(Arc::clone(&fs))).transpose()?;
     let interval = Duration::from_secs(arguments.recompress_after.into());
     let recompress = arguments.recompress.filter(|_| !arguments.read_only);
-    let recompressor = recompress.map(|how| recompress::start(Arc::clone(&fs), how, interval)).transpose()?;
+    let recompressor =
+        recompress.map(|how| recompress::start(Arc::clone(&service), how, interval)).transpose()?;
     let (dir, store) = (arguments.dir.clone(), arguments.store.clone());
     let watch = watch::start(Arc::clone(&fs), arguments)?;
     // The thread never ends, and must not keep the store locked: it is taken from it at the end.

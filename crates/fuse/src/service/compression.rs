@@ -81,6 +81,9 @@ impl Service {
                 }
                 let posix = self.posix_for(caller);
                 let rewritten = self.with_space(|| posix.rewrite(ino, offset, len));
+                // Also if it failed on the way. The kernel takes it for a change of an attribute, and of no time but that
+                // of the inode.
+                self.space_changed(ino);
                 self.checked("rewrite", number, rewritten).map(drop)
             }
             _ => Err(Os::OPNOTSUPP.into()),

@@ -26,7 +26,7 @@ use rustix::{io::Errno as Os, process::geteuid};
 use super::{
     BACKGROUND_MAX, COPY_BYTES_MAX, MountOptions, REQUEST_BYTES_MAX, STATFS_BLOCK_BYTES, Session, TTL,
     Transport, Unmounter,
-    invalidator::Invalidator,
+    invalidator::{Cached, Invalidator},
     kernel_mount::{AbortOnDrop, KernelMount, ending},
     ttl_of_attr,
 };
@@ -113,11 +113,18 @@ impl Transport for FuserTransport {
             false => (fuser::Session::new(adapter, dir, &config)?, None),
         };
         let notifier = session.notifier();
-        let started = Invalidator::start(move |number, bytes| {
-            notifier.inval_inode(INodeNo(number), bytes.start as i64, (bytes.end - bytes.start) as i64)
+        let started = Invalidator::start(move |number, what| {
+            let (offset, len) = what.offset_and_len();
+            notifier.inval_inode(INodeNo(number), offset, len)
         })?;
         assert!(invalidator.set(started).is_ok(), "a session is made once");
-        service.carried_by(self.name());
+        let invalidator = Arc::downgrade(&invalidator);
+        service.carried_by(self.name(), move |number| {
+            let mounted = invalidator.upgrade();
+            if let Some(invalidator) = mounted.as_ref().and_then(|mounted| mounted.get()) {
+                invalidator.order(number, Cached::Attributes, || ());
+            }
+        });
         Ok(Box::new(FuserSession { session, mount, service }))
     }
 }
@@ -462,7 +469,9 @@ impl Filesystem for Adapter {
             Err(errno) => reply.error(errno.into()),
         };
         match self.service.made_stale(ino.0, &request) {
-            Some(bytes) => self.invalidator.get().expect("set before").order(ino.0, bytes, answer),
+            Some(bytes) => {
+                self.invalidator.get().expect("set before").order(ino.0, Cached::Pages(bytes), answer);
+            }
             None => answer(),
         }
     }

@@ -1,8 +1,10 @@
-//! Orders to the kernel to drop pages of its cache after direct writes (invariant 2 of `open_files.rs`).
+//! Orders to the kernel to drop what it has cached of a file: pages after direct writes (invariant 2 of
+//! `open_files.rs`), attributes after a change that the kernel did not ask for.
 //!
-//! The kernel carries an order out only when no page in the range is being read. Such a read is a request that waits
-//! for a thread of this mount: a thread that answers requests must never wait for an order. So a thread of its own
-//! gives the orders, one after the other. It ends when the [`Invalidator`] is dropped.
+//! The kernel carries an order out only when no page in the range is being read, and the inode is not on its way out of
+//! its cache. Both may need a request that waits for a thread of this mount: a thread that answers requests must never
+//! wait for an order. So a thread of its own gives the orders, one after the other. It ends when the [`Invalidator`] is
+//! dropped.
 
 use std::{
     io,
@@ -11,28 +13,46 @@ use std::{
     thread,
 };
 
+/// What the kernel drops of an inode.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Cached {
+    Attributes,
+    /// Attributes too.
+    Pages(Range<u64>),
+}
+
+impl Cached {
+    /// Offset and length, as the kernel takes them.
+    pub(super) fn offset_and_len(&self) -> (i64, i64) {
+        match self {
+            Cached::Attributes => (-1, 0),
+            Cached::Pages(bytes) => (bytes.start as i64, (bytes.end - bytes.start) as i64),
+        }
+    }
+}
+
 /// See the module.
 pub(super) struct Invalidator(Sender<Order>);
 
 struct Order {
     /// FUSE's number of the inode.
     number: u64,
-    bytes: Range<u64>,
+    what: Cached,
     then: Box<dyn FnOnce() + Send>,
 }
 
 impl Invalidator {
     /// Gives orders by `notify`.
     pub(super) fn start(
-        notify: impl Fn(u64, Range<u64>) -> io::Result<()> + Send + 'static,
+        notify: impl Fn(u64, Cached) -> io::Result<()> + Send + 'static,
     ) -> io::Result<Invalidator> {
         let (sender, orders) = channel::<Order>();
         thread::Builder::new().name("fuse-invalidate".into()).spawn(move || {
-            for Order { number, bytes, then } in orders {
-                match notify(number, bytes) {
+            for Order { number, what, then } in orders {
+                match notify(number, what) {
                     // The kernel has forgotten the inode and its pages, or the mount has ended.
                     Err(error) if is_gone(&error) => {}
-                    Err(error) => log::error!("pages of inode {number} stay in the kernel's cache: {error}"),
+                    Err(error) => log::error!("inode {number} stays in the kernel's cache: {error}"),
                     Ok(()) => {}
                 }
                 then();
@@ -41,9 +61,9 @@ impl Invalidator {
         Ok(Invalidator(sender))
     }
 
-    /// Has the kernel drop the pages of `bytes`, and calls `then` when they are gone.
-    pub(super) fn order(&self, number: u64, bytes: Range<u64>, then: impl FnOnce() + Send + 'static) {
-        let order = Order { number, bytes, then: Box::new(then) };
+    /// Has the kernel drop it, and calls `then` when it is gone.
+    pub(super) fn order(&self, number: u64, what: Cached, then: impl FnOnce() + Send + 'static) {
+        let order = Order { number, what, then: Box::new(then) };
         self.0.send(order).expect("the thread lives as long as this");
     }
 }
@@ -63,18 +83,18 @@ mod tests {
     fn what_waits_for_an_order_goes_on_after_it_even_if_it_fails() {
         let seen = Arc::new(Mutex::new(Vec::new()));
         let noted = Arc::clone(&seen);
-        let invalidator = Invalidator::start(move |number, bytes| {
-            noted.lock().expect("no panic").push((number, bytes));
+        let invalidator = Invalidator::start(move |number, what| {
+            noted.lock().expect("no panic").push((number, what));
             Err(rustix::io::Errno::NOENT.into())
         })
         .expect("starts");
         let (sender, done) = channel();
         for number in 1..4 {
             let (sender, seen) = (sender.clone(), Arc::clone(&seen));
-            invalidator.order(number, number..2 * number, move || {
+            invalidator.order(number, Cached::Pages(number..2 * number), move || {
                 sender.send(seen.lock().expect("no panic").last().cloned()).expect("somebody waits");
             });
-            assert_eq!(done.recv(), Ok(Some((number, number..2 * number))));
+            assert_eq!(done.recv(), Ok(Some((number, Cached::Pages(number..2 * number)))));
         }
     }
 }

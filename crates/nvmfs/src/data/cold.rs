@@ -25,6 +25,15 @@ use crate::{
     mutant::{Rule, is_broken},
 };
 
+/// A piece of cold data that was looked at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ColdPiece {
+    /// Bytes that were tried.
+    pub tried_bytes: u64,
+    /// The file of which some take less now.
+    pub smaller: Option<Ino>,
+}
+
 /// Chunks that are compressed together, unless a batch takes less.
 const PIECE_CHUNKS: usize = 16;
 /// Pieces of the map that are looked at together.
@@ -36,7 +45,7 @@ impl Data {
         &self,
         compression: Compression,
         births: &Range<Seq>,
-        mut go_on: impl FnMut(u64) -> ControlFlow<()>,
+        mut go_on: impl FnMut(ColdPiece) -> ControlFlow<()>,
     ) -> Result<bool> {
         let codec = compression.codec().ok_or(Refusal::Invalid)?;
         let piece_chunks = PIECE_CHUNKS.min(self.piece_bytes() as usize / CHUNK_BYTES as usize).max(1);
@@ -49,31 +58,32 @@ impl Data {
                 |one: &Lba, other: &Lba| Ino::of(*one).0 == Ino::of(*other).0 && is_next(one, other);
             for run in cold.chunks.chunk_by(of_file) {
                 for piece in run.chunks(piece_chunks) {
-                    let read_bytes = match self.compress_piece(piece, codec) {
+                    let looked_at = match self.compress_piece(piece, codec) {
                         // What cannot be read is not for this walk to report.
-                        Err(error) if error.is_damage() || is_stale(&error) => 0,
+                        Err(error) if error.is_damage() || is_stale(&error) => ColdPiece::default(),
                         done => done?,
                     };
-                    if go_on(read_bytes).is_break() {
+                    if go_on(looked_at).is_break() {
                         return Ok(false);
                     }
                 }
             }
-            if cold.chunks.is_empty() && go_on(0).is_break() {
+            if cold.chunks.is_empty() && go_on(ColdPiece::default()).is_break() {
                 return Ok(false);
             }
         }
         Ok(true)
     }
 
-    /// Compresses chunks of a file, one behind the other; returns how many bytes were tried.
-    fn compress_piece(&self, chunks: &[Lba], codec: Codec) -> Result<u64> {
-        let (Some(first), Some(last)) = (chunks.first(), chunks.last()) else { return Ok(0) };
+    /// Compresses chunks of a file, one behind the other.
+    fn compress_piece(&self, chunks: &[Lba], codec: Codec) -> Result<ColdPiece> {
+        let mut piece = ColdPiece::default();
+        let (Some(first), Some(last)) = (chunks.first(), chunks.last()) else { return Ok(piece) };
         let (ino, first_sector) = Ino::of(*first);
         let node = self.inodes.node(ino)?;
         let is_left_alone = matches!(node.compression(), Compression::None | Compression::Zstd(_));
         if node.kind() != FileKind::File || is_left_alone {
-            return Ok(0);
+            return Ok(piece);
         }
         let range = *first..Lba(last.0 + CHUNK_SECTORS);
         let sectors = first_sector..first_sector + (range.end.0 - range.start.0);
@@ -96,9 +106,11 @@ impl Data {
             let _held = node.lock_sectors(sectors);
             if ftl.births(range)? == before || is_broken(Rule::ColdLookedAtAgain) {
                 self.write_harder(&node, &encoded)?;
+                piece.smaller = Some(ino);
             }
         }
-        Ok(mapped.runs.iter().map(|(_, data)| data.len() as u64).sum())
+        piece.tried_bytes = mapped.runs.iter().map(|(_, data)| data.len() as u64).sum();
+        Ok(piece)
     }
 
     fn write_harder(&self, node: &Arc<Node>, encoded: &[Encoded<'_>]) -> Result<()> {

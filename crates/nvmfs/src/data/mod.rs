@@ -11,6 +11,7 @@ mod compression;
 mod runs;
 mod xattr;
 
+pub use cold::ColdPiece;
 pub use compression::Rewritten;
 pub use runs::Runs;
 pub use xattr::XattrMode;

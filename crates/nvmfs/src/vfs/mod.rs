@@ -22,6 +22,7 @@ use lacuna_device::BlockDevice;
 use lacuna_ftl::{self as ftl, Ftl, Seq, Spare};
 
 use crate::{
+    data::ColdPiece,
     error::Result,
     format::{Compression, Limits, Timestamp, system_time},
     inodes::{CompressionStats, Inodes, UserQuota},
@@ -183,8 +184,8 @@ impl Nvmfs {
 
     /// Compresses by `compression`, which is zstd, what was last written by one of the batches `births` and is not
     /// compressed by zstd yet, where it then takes less. Files that say `none` or zstd themselves are left alone. Others may
-    /// read and write everything meanwhile. `go_on` gets the number of bytes that were tried after each piece of 256 KiB at
-    /// most, and may wait. Returns whether all was looked at; not if `go_on` ended it.
+    /// read and write everything meanwhile. `go_on` is called after each piece of 256 KiB at most, and may wait. Returns
+    /// whether all was looked at; not if `go_on` ended it.
     ///
     /// # Errors
     /// As writes of root, on a full store too: what came before is done. Damaged data is passed over.
@@ -192,7 +193,7 @@ impl Nvmfs {
         &self,
         compression: Compression,
         births: &Range<Seq>,
-        go_on: impl FnMut(u64) -> ControlFlow<()>,
+        go_on: impl FnMut(ColdPiece) -> ControlFlow<()>,
     ) -> Result<bool> {
         self.layers.data().compress_cold(compression, births, go_on)
     }

@@ -3,7 +3,6 @@
 use std::{
     fs::File,
     io::{self, IoSlice},
-    ops::Range,
     os::fd::AsFd,
     path::Path,
 };
@@ -21,7 +20,7 @@ use crate::{
     service::Errno,
     transport::{
         BACKGROUND_MAX, MountOptions, READ_BYTES, REQUEST_BYTES_MAX,
-        invalidator::Invalidator,
+        invalidator::{Cached, Invalidator},
         kernel_mount::{KernelMount, ending},
     },
 };
@@ -52,9 +51,9 @@ const CAPABILITIES: u64 = init::ASYNC_READ
 const NEEDED: u64 =
     init::MAX_PAGES | init::INIT_EXT | init::DONT_MASK | init::SETXATTR_EXT | init::OVER_IO_URING;
 
-/// Has the kernel drop the pages of a file in this range.
-pub(super) fn drop_pages(device: &File, number: u64, bytes: Range<u64>) -> io::Result<()> {
-    let (off, len) = (bytes.start as i64, (bytes.end - bytes.start) as i64);
+/// Has the kernel drop what it has cached of an inode.
+pub(super) fn drop_cached(device: &File, number: u64, what: &Cached) -> io::Result<()> {
+    let (off, len) = what.offset_and_len();
     let order = wire::InvalInodeOut { ino: number, off, len };
     let len = (size_of::<OutHeader>() + size_of_val(&order)) as u32;
     let header = OutHeader { len, error: wire::NOTIFY_INVAL_INODE, unique: 0 };

@@ -41,11 +41,14 @@ use std::{
 
 use self::{
     answer::{SHORT_REPLY_BYTES_MAX, answer},
-    device::{Mounted, drop_pages},
+    device::{Mounted, drop_cached},
     queues::Place,
     ring::Entry,
 };
-use super::{MountOptions, Session, Transport, Unmounter, invalidator::Invalidator};
+use super::{
+    MountOptions, Session, Transport, Unmounter,
+    invalidator::{Cached, Invalidator},
+};
 use crate::{
     Service,
     mutant::{Rule, is_broken},
@@ -89,8 +92,12 @@ impl Transport for UringTransport {
         }
         let mounted = Arc::new(Mounted::new(dir, options)?);
         let mut session = UringSession { mounted, service: Arc::clone(&service), threads: Vec::new() };
-        session.start(&service, options.threads)?;
-        service.carried_by(self.name());
+        let invalidator = Arc::downgrade(&session.start(&service, options.threads)?);
+        service.carried_by(self.name(), move |number| {
+            if let Some(invalidator) = invalidator.upgrade() {
+                invalidator.order(number, Cached::Attributes, || ());
+            }
+        });
         Ok(Box::new(session))
     }
 }
@@ -112,15 +119,15 @@ struct UringSession {
 }
 
 impl UringSession {
-    /// By invariant 1, returns when the mount is established.
-    fn start(&mut self, service: &Arc<Service>, threads: usize) -> io::Result<()> {
+    /// By invariant 1, returns when the mount is established; with what lives as long as threads serve it.
+    fn start(&mut self, service: &Arc<Service>, threads: usize) -> io::Result<Arc<Invalidator>> {
         self.mounted.shake_hands(service.options().cache)?;
         // Statistics name the device's way of doing I/O, and so start its threads here: started on demand by one
         // of the threads below, they would stay at its processor.
         let _ = service.fs().ftl().stats();
         let device = Arc::new(self.mounted.device.try_clone()?);
         let orders_to = Arc::clone(&device);
-        let invalidator = Invalidator::start(move |number, bytes| drop_pages(&orders_to, number, bytes))?;
+        let invalidator = Invalidator::start(move |number, what| drop_cached(&orders_to, number, &what))?;
         let invalidator = Arc::new(invalidator);
         let (report, reports) = mpsc::channel();
         let queues = queues::plan(threads)?;
@@ -143,8 +150,10 @@ impl UringSession {
             })?;
         }
         let (mounted, service) = (Arc::clone(&self.mounted), Arc::clone(service));
-        self.spawn("fuse-device".into(), move || mounted.serve(&service, &invalidator))?;
-        reports.iter().take(entries).collect()
+        let of_device = Arc::clone(&invalidator);
+        self.spawn("fuse-device".into(), move || mounted.serve(&service, &of_device))?;
+        reports.iter().take(entries).collect::<io::Result<()>>()?;
+        Ok(invalidator)
     }
 
     /// Runs `serve`, which returns without an error only at the end of the mount, or before it is established.

@@ -11,7 +11,10 @@ use super::{
 use crate::{
     NamedAttr, Service,
     service::Errno,
-    transport::{COPY_BYTES_MAX, XATTR_BYTES_MAX, invalidator::Invalidator},
+    transport::{
+        COPY_BYTES_MAX, XATTR_BYTES_MAX,
+        invalidator::{Cached, Invalidator},
+    },
 };
 
 /// Longest answer to a request that comes with a payload: the value of an extended attribute.
@@ -109,7 +112,7 @@ impl Answer<'_, '_> {
                 // The answer does not wait for the order: this thread may be the only one that can answer the reads
                 // that the order waits for.
                 if let Some(bytes) = service.made_stale(ino, &request) {
-                    self.invalidator.order(ino, bytes, || ());
+                    self.invalidator.order(ino, Cached::Pages(bytes), || ());
                 }
                 self.written(written? as u64)
             }

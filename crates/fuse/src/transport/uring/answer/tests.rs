@@ -53,7 +53,7 @@ fn a_direct_write_beside_cached_pages_orders_the_kernel_to_drop_them() {
         answer((&service, &invalidator), &header, write.as_bytes(), b"hello", &mut out).expect("writes");
     }
     drop(invalidator);
-    assert_eq!(orders.iter().collect::<Vec<_>>(), [(file, 4..9)], "the last of the three");
+    assert_eq!(orders.iter().collect::<Vec<_>>(), [(file, Cached::Pages(4..9))], "the last of the three");
 }
 
 fn exactly<T: FromBytes>(bytes: &[u8]) -> T {
