@@ -88,7 +88,7 @@ fn what_cannot_be_printed_is_no_success() {
             command.args(["-c", &line, env!("CARGO_BIN_EXE_lacuna")]).current_dir(scratch.path("."));
             complains(&command.output().unwrap(), 1, &["standard output"]);
         }
-        succeed(&scratch, &format!("{arguments}"));
+        succeed(&scratch, arguments);
     }
 }
 
