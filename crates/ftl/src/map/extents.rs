@@ -218,8 +218,8 @@ impl Map {
         found
     }
 
-    /// A leaf could not be read. Changes that need it only to merge it with its neighbour do without from now on, until
-    /// it is in memory.
+    /// A leaf could not be read. Changes that need it only for the sake of its neighbours do without from now on, until it
+    /// is in memory.
     pub(crate) fn note_unreadable(&mut self, absent: &Absent) {
         let slot = self.root.slot_at_mut(absent.span.start);
         if slot.place() == Some(absent.place) && slot.leaf().is_none() {
@@ -315,7 +315,7 @@ impl Map {
                     *dirty_hand = start;
                     return false;
                 }
-                if slot.is_dirty() && !slot.take_used() && slot.resident().len() > 0 {
+                if slot.is_to_be_written() && !slot.take_used() {
                     starts.push((start, slot.resident().clone()));
                 }
                 true

@@ -67,6 +67,11 @@ impl Slot {
         self.place.is_none()
     }
 
+    /// Whether it is dirty and not empty: no empty leaf is written.
+    pub(super) fn is_to_be_written(&self) -> bool {
+        self.is_dirty() && self.resident().len() > 0
+    }
+
     /// Whether the leaf could not be read when it was last needed.
     pub(super) fn is_unreadable(&self) -> bool {
         self.is_unreadable
@@ -130,6 +135,7 @@ pub(crate) struct Residence {
     pub(crate) resident: u64,
     /// Memory in bytes, without inner nodes.
     pub(crate) resident_memory: u64,
+    /// Dirty leaves, but for empty ones.
     pub(crate) dirty: u64,
     pub(crate) dirty_memory: u64,
     /// As long as they will be on the device.
@@ -181,7 +187,7 @@ impl Tally {
         if let Some(leaf) = &slot.leaf {
             self.of_leaves.resident += 1;
             self.of_leaves.resident_memory += leaf.memory_bytes();
-            if slot.is_dirty() {
+            if slot.is_to_be_written() {
                 self.of_leaves.dirty += 1;
                 self.of_leaves.dirty_memory += leaf.memory_bytes();
                 self.of_leaves.dirty_bytes += leaf.bytes().len() as u64;
@@ -198,7 +204,7 @@ impl Tally {
         if let Some(leaf) = &slot.leaf {
             self.of_leaves.resident -= 1;
             self.of_leaves.resident_memory -= leaf.memory_bytes();
-            if slot.is_dirty() {
+            if slot.is_to_be_written() {
                 self.of_leaves.dirty -= 1;
                 self.of_leaves.dirty_memory -= leaf.memory_bytes();
                 self.of_leaves.dirty_bytes -= leaf.bytes().len() as u64;

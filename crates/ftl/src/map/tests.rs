@@ -467,6 +467,97 @@ fn a_batch_may_write_where_it_has_trimmed() {
     });
 }
 
+fn write_chunk(map: &mut Map, chunk: u64) {
+    let phys = PhysAddr { segment: SegNo(1), grain: 36 + chunk as u32 };
+    map.write(Lba(chunk * 32), 32, phys, 512, 1, Seq(1));
+}
+
+/// A map of every other chunk, evicted; a leaf has 128 extents, but for the last one.
+fn evicted_map(extents: u64) -> (Map, Shelf) {
+    let (mut map, mut shelf) = (Map::new(8), Shelf::default());
+    (0..extents).for_each(|number| write_chunk(&mut map, 2 * number));
+    while map.residence().dirty > 0 {
+        shelf.write_back(&mut map, 1000);
+    }
+    map.evict(0, u64::MAX);
+    (map, shelf)
+}
+
+/// A part of a leaf that a batch splits may become empty, although something of the leaf is left.
+#[test]
+fn a_batch_may_write_where_it_has_split_a_leaf_and_trimmed() {
+    let (mut map, shelf) = evicted_map(228);
+    // The second leaf is split before chunk 326, and the first one was not asked for.
+    shelf.fault_in(&mut map, 256 * 32..326 * 32);
+    (0..30).for_each(|number| write_chunk(&mut map, 257 + 2 * number));
+    map.trim(256 * 32..326 * 32);
+    write_chunk(&mut map, 257);
+    map.check(|finding| panic!("{finding}"));
+    assert_eq!(map.residence().resident, map.residence().leaves - 1);
+    shelf.fault_in(&mut map, SPACE);
+    check_map(&map);
+    assert_eq!(map.total().extents, 228 - 35 + 1);
+}
+
+/// Neighbours of leaves that cannot be read are emptied, and written again.
+#[test]
+fn a_leaf_may_become_empty_beside_leaves_that_cannot_be_read() {
+    const LEAVES: u64 = 300;
+    for_each_seed(6, |seed| {
+        let mut rng = SeededRng::new(seed);
+        let (mut map, mut shelf) = evicted_map(LEAVES * 128);
+        let most = [2, 50, 200][seed as usize % 3];
+        let mut lost = vec![false; LEAVES as usize];
+        for _ in 0..1 + rng.below(most) {
+            lost[rng.below(LEAVES) as usize] = true;
+        }
+        let lost_leaves = (0..LEAVES).filter(|leaf| lost[*leaf as usize]);
+        let mut absent = map.absent_of(lost_leaves.map(|leaf| leaf * 256 * 32));
+        absent.iter().for_each(|absent| map.note_unreadable(absent));
+        let mut expected: BTreeSet<u64> = (0..LEAVES * 128).map(|number| 2 * number).collect();
+        for round in 0..400 {
+            // As many leaves as lie between two that cannot be read, or fewer.
+            let from = rng.below(LEAVES);
+            let until = (from..LEAVES).take(1 + rng.below(150) as usize).find(|leaf| lost[*leaf as usize]);
+            let until = until.unwrap_or((from + 2).min(LEAVES));
+            if lost[from as usize] || from == until {
+                continue;
+            }
+            let mut chunks = from * 256..until * 256;
+            if (from..until).any(|leaf| lost[leaf as usize]) {
+                continue;
+            }
+            chunks.start += [0, 0, 1, 255][rng.below(4) as usize];
+            chunks.end -= [0, 0, 1, 100][rng.below(4) as usize];
+            if chunks.is_empty() {
+                continue;
+            }
+            shelf.fault_in(&mut map, chunks.start * 32..chunks.end * 32);
+            map.trim(chunks.start * 32..chunks.end * 32);
+            expected.retain(|chunk| !chunks.contains(chunk));
+            for _ in 0..rng.below(4) {
+                let chunk = chunks.start + rng.below(chunks.end - chunks.start);
+                write_chunk(&mut map, chunk);
+                expected.insert(chunk);
+            }
+            map.check(|finding| panic!("{finding}"));
+            if round % 20 == 0 {
+                while map.residence().dirty > 0 {
+                    shelf.write_back(&mut map, 1000);
+                }
+                map.evict(0, u64::MAX);
+            }
+        }
+        // They can be read again.
+        absent = map.absent_of(absent.iter().map(|absent| absent.span.start));
+        absent.iter().for_each(|absent| shelf.install(&mut map, absent));
+        shelf.fault_in(&mut map, SPACE);
+        check_map(&map);
+        let found: Vec<_> = all(&map, SPACE).iter().map(|(lba, _)| lba.0 / 32).collect();
+        assert!(found.into_iter().eq(expected));
+    });
+}
+
 #[test]
 fn a_leaf_that_changes_while_it_is_written_stays_dirty() {
     let mut map = Map::new(8);

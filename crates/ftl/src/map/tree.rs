@@ -10,7 +10,8 @@
 //!    all about a sector is in one leaf.
 //! 2. A row lies in the spans of all nodes above it; all leaves have the same depth.
 //! 3. A sum is that of all rows below the child.
-//! 4. Only the root may be empty; no node has more than its `*_MAX`.
+//! 4. No node has more than its `*_MAX`. Only the root may be empty, and a leaf whose span no leaf in memory could take
+//!    over when an edit emptied it: what follows in the same batch may go there.
 //!
 //! Inner nodes are shared with copies of the root, each of which is the tree as it was when the copy was made
 //! ([`super::Snapshot`]): a change of a node that such a copy shares goes into a new node. So a copy costs one
@@ -18,7 +19,8 @@
 //!
 //! A node that an edit leaves small is merged with a neighbour where both fit well. So of two neighbours that edits
 //! have touched, at least one is not small. A neighbour that was evicted is not merged; [`Node::absent`] reports
-//! beforehand which leaves an edit needs, such neighbours included, but for those that could not be read.
+//! beforehand which leaves an edit needs, such neighbours included, but for those that could not be read: the tree can
+//! do without them.
 
 use std::{ops::Range, sync::Arc};
 
@@ -178,9 +180,9 @@ impl Node {
         }
     }
 
-    /// Evicted leaves that edits of `ranges`, one after the other, need, appended to `out`: those that they touch,
-    /// neighbours with which one of these may have to be merged then, and those that take over the span of one that
-    /// becomes empty. The ranges are sorted, do not overlap, and touch the node. `span` and `live` are the node's.
+    /// Evicted leaves that edits of `ranges`, one after the other, need, appended to `out`: those that they touch, and,
+    /// if they can be read, neighbours with which one of these may have to be merged then, and those that take over the
+    /// span of one that becomes empty. The ranges are sorted, do not overlap, and touch the node. `span` and `live` are the node's.
     /// Returns whether it may become empty.
     pub(super) fn absent(
         &self,
@@ -202,15 +204,28 @@ impl Node {
         }
     }
 
-    /// Appends the last leaf to `out`, or the first one, if it was evicted.
+    /// Appends the last leaf to `out`, or the first one, if it was evicted and can be read.
     fn absent_at_end(&self, span: Range<u64>, live: Live, is_last: bool, out: &mut Vec<Absent>) {
         match self {
-            Node::Leaf(slot) if slot.leaf().is_none() => out.push(absent(slot, span, live)),
+            Node::Leaf(slot) if slot.leaf().is_none() && !slot.is_unreadable() => {
+                out.push(absent(slot, span, live));
+            }
             Node::Leaf(_) => {}
             Node::Inner(inner) => {
                 let index = if is_last { inner.children.len() - 1 } else { 0 };
                 let span = inner.span(index, &span);
                 inner.children[index].absent_at_end(span, inner.sums[index], is_last, out);
+            }
+        }
+    }
+
+    /// Whether the last leaf is in memory, or the first one.
+    fn is_resident_at_end(&self, is_last: bool) -> bool {
+        match self {
+            Node::Leaf(slot) => slot.leaf().is_some(),
+            Node::Inner(inner) => {
+                let child = if is_last { inner.children.last() } else { inner.children.first() };
+                child.expect("an inner node has children").is_resident_at_end(is_last)
             }
         }
     }
@@ -366,6 +381,15 @@ impl Node {
         Node::Leaf(slot)
     }
 
+    /// A node of the same depth with one leaf, which is empty.
+    fn emptied(&self, tally: &mut Tally) -> Node {
+        let Node::Inner(inner) = self else { return Node::empty(tally) };
+        let mut keys = Keys::default();
+        keys.push(inner.keys[0]);
+        let children = vec![inner.children[0].emptied(tally)];
+        Node::Inner(Arc::new(Inner { keys, sums: vec![Live::default()], children }))
+    }
+
     /// Subtracts all rows below from `tally`, reading each once.
     fn forget(&self, tally: &mut Tally) {
         match self {
@@ -397,7 +421,7 @@ impl Node {
         live: Live,
         found: &mut impl FnMut(String),
     ) -> (usize, Live) {
-        if self.is_large(live) || (self.len(live) == 0 && span != SPACE) {
+        if self.is_large(live) || (self.len(live) == 0 && !self.is_leaf()) {
             found(format!("map node of sectors {span:?} has {} rows or children", self.len(live)));
         }
         let Node::Inner(inner) = self else { return (0, live) };
@@ -506,16 +530,23 @@ impl Inner {
         if from > first {
             change.and(self.edit_child(first, &span, edit, tally));
         }
+        let mut next = from;
         if from < until {
-            for (child, sum) in self.children.drain(from..until).zip(self.sums.drain(from..until)) {
+            if !self.is_taken_over(from..until) {
+                let kept = self.children[from].emptied(tally);
+                std::mem::replace(&mut self.children[from], kept).forget(tally);
+                change.removed += std::mem::take(&mut self.sums[from]);
+                next += 1;
+            }
+            for (child, sum) in self.children.drain(next..until).zip(self.sums.drain(next..until)) {
                 child.forget(tally);
                 change.removed += sum;
             }
-            self.keys.remove(from..until);
+            self.keys.remove(next..until);
         }
         // The part of the range in the last child, then in the first.
-        if from < self.children.len() && last > first {
-            self.settle(from, edit.range.start, tally);
+        if next < self.children.len() && last > first {
+            self.settle(next, edit.range.start, tally);
         }
         if first < self.children.len() {
             self.settle(first, edit.range.start, tally);
@@ -534,9 +565,21 @@ impl Inner {
         change
     }
 
+    /// Whether a leaf in memory takes over the span of these children if they are removed: the last one before them, or
+    /// else the first one behind. If they are all that there are, the parent has to see to it.
+    fn is_taken_over(&self, children: Range<usize>) -> bool {
+        match children.start.checked_sub(1) {
+            Some(left) => self.children[left].is_resident_at_end(true),
+            None => self.children.get(children.end).is_some_and(|right| right.is_resident_at_end(false)),
+        }
+    }
+
     /// Removes, splits or merges a child that an edit at `hot` has left empty, large or small.
     fn settle(&mut self, index: usize, hot: u64, tally: &mut Tally) {
-        if self.children[index].len(self.sums[index]) == 0 {
+        if self.sums[index].extents == 0 {
+            if !self.is_taken_over(index..index + 1) {
+                return;
+            }
             self.remove(index).forget(tally);
             // Its neighbours are each other's now.
             if index < self.children.len() && index > 0 {
@@ -656,9 +699,6 @@ impl Inner {
         };
         for other in [index.wrapping_sub(1), index + 1] {
             let Some(node) = self.children.get(other) else { continue };
-            if !is_emptied && matches!(node, Node::Leaf(slot) if slot.is_unreadable()) {
-                continue;
-            }
             if is_emptied || merges(least, self.sums[other].extents as usize, true) {
                 node.absent_at_end(self.span(other, span), self.sums[other], other < index, out);
             }
