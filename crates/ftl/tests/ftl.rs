@@ -6,6 +6,7 @@
 
 mod chunk_cache;
 mod crash;
+mod damaged_map;
 mod encoded;
 mod encryption;
 mod epochs;

@@ -37,6 +37,8 @@ struct Beginning {
     /// By segment, whether leaves in it are to be written anew.
     sparse: Vec<bool>,
     segments: Vec<Live>,
+    /// Segments of leaves that were to be written anew and cannot be read.
+    left: Vec<SegNo>,
 }
 
 /// Writes checkpoints, and leaves of the map between them.
@@ -132,6 +134,7 @@ impl Checkpointer {
                     Rewrite::All => vec![true; self.volume.space().segments],
                 },
                 segments: map.segments().to_vec(),
+                left: Vec::new(),
             };
             (map.snapshot(), beginning)
         };
@@ -161,6 +164,12 @@ impl Checkpointer {
             if kept + needed <= segments_max && !is_cheap {
                 break;
             }
+            // Where leaves cannot be read, fewer may be free than the reserve keeps.
+            let needed =
+                self.volume.space().map_segments(dirty_bytes + moved_bytes + bytes, residence.leaves);
+            if needed > log.free().len() {
+                break;
+            }
             sparse[segment.0 as usize] = true;
             moved_bytes += bytes;
             kept -= 1;
@@ -174,7 +183,7 @@ impl Checkpointer {
         let mut writer = Writer::new(self, beginning.start_seq, Claim::Checkpoint);
         let sparse = std::mem::take(&mut beginning.sparse);
         let is_due = |leaf: &LeafRef| leaf.place.is_none_or(|place| sparse[place.segment.0 as usize]);
-        self.write_leaves(&mut writer, &mut beginning.leaves, is_due)?;
+        beginning.left = self.write_leaves(&mut writer, &mut beginning.leaves, is_due)?;
 
         let (mut index, mut extents, mut refers_to) = (Vec::new(), 0, Vec::new());
         for LeafRef { span, live, place, .. } in &beginning.leaves {
@@ -221,7 +230,7 @@ impl Checkpointer {
     fn finish_checkpoint(&self, refers_to: Vec<SegNo>, beginning: Beginning) {
         {
             let mut log = self.journal.lock();
-            log.checkpoints_mut().finish(beginning.coverage, refers_to, beginning.log_bytes);
+            log.checkpoints_mut().finish(beginning.coverage, refers_to, beginning.log_bytes, beginning.left);
             log.counters_mut().checkpoints += 1;
         }
         self.reclaim_map();

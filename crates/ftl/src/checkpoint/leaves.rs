@@ -6,6 +6,7 @@ use super::checkpointer::{Checkpointer, Rewrite};
 use super::writer::Writer;
 use crate::{
     Error, Result,
+    addr::SegNo,
     format::LeafAddr,
     log::Claim,
     map::{Absent, Leaf, LeafRef},
@@ -18,26 +19,33 @@ const LEAVES_AT_ONCE: usize = 1024;
 const WRITE_BACK_LEAVES: usize = 128;
 
 impl Checkpointer {
-    /// Writes those of `leaves` that are due, and notes their places there and in the map.
+    /// Writes those of `leaves` that are due, and notes their places there and in the map. Returns the segments of those
+    /// that cannot be read, and stay where they are.
     pub(super) fn write_leaves(
         &self,
         writer: &mut Writer<'_>,
         leaves: &mut [LeafRef],
         is_due: impl Fn(&LeafRef) -> bool,
-    ) -> Result<()> {
+    ) -> Result<Vec<SegNo>> {
+        let mut left = Vec::new();
         let due: Vec<_> = (0..leaves.len()).filter(|number| is_due(&leaves[*number])).collect();
         for numbers in due.chunks(LEAVES_AT_ONCE) {
             let mut moved = self.leaves_to_move(numbers.iter().map(|number| &leaves[*number]))?;
             for number in numbers {
-                let LeafRef { span, leaf, .. } = &leaves[*number];
-                let Some(leaf) = leaf.clone().or_else(|| moved.remove(&span.start)) else { continue };
+                let LeafRef { span, leaf, place, .. } = &leaves[*number];
+                let Some(leaf) = leaf.clone().or_else(|| moved.remove(&span.start)) else {
+                    left.extend(place.map(|place| place.segment));
+                    continue;
+                };
                 let written = writer.push_leaf(*number, &leaf)?;
                 self.note_places(leaves, written);
             }
         }
         let written = writer.finish_leaves()?;
         self.note_places(leaves, written);
-        Ok(())
+        left.sort_unstable();
+        left.dedup();
+        Ok(left)
     }
 
     fn note_places(&self, leaves: &mut [LeafRef], written: Vec<(usize, LeafAddr)>) {
@@ -95,6 +103,6 @@ impl Checkpointer {
         drop(leaves);
         self.pages.evict_excess();
         self.reclaim_map();
-        result
+        result.map(drop)
     }
 }

@@ -17,7 +17,7 @@
 //! 2. A segment of leaves is reusable when neither the durable root nor the map in memory refers to
 //!    it, nothing is appended to it, and no reader of a leaf pins it ([`Checkpointer::is_map_reusable`]).
 //! 3. When a checkpoint is done, no more segments than `Space::map_segments_max` are in use: leaves in sparse segments
-//!    are rewritten until that holds.
+//!    are rewritten until that holds. Segments with leaves that cannot be read stay in use beside those.
 //!
 //! Order of writes, which is all that the crash argument needs:
 //!

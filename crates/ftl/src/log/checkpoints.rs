@@ -34,6 +34,8 @@ pub(crate) struct Checkpoints {
     coverage: Coverage,
     /// Segments that the durable checkpoint refers to for its map, or that hold retained summaries since, sorted.
     root_segments: Vec<SegNo>,
+    /// Segments in which the durable checkpoint has left leaves that it should have written anew and could not read.
+    left: Vec<SegNo>,
     /// Segments that the checkpoint being written has taken.
     taken: usize,
     /// Where the next record of the map goes.
@@ -58,6 +60,11 @@ impl Checkpoints {
     /// Whether the durable checkpoint, or a retained summary written since, needs `segment`.
     pub(crate) fn refers_to(&self, segment: SegNo) -> bool {
         self.root_segments.binary_search(&segment).is_ok()
+    }
+
+    /// Segments that checkpoints do not empty, because leaves in them cannot be read.
+    pub(crate) fn left(&self) -> &[SegNo] {
+        &self.left
     }
 
     /// Where the next record of the map goes.
@@ -107,9 +114,15 @@ impl Checkpoints {
     }
 
     /// A checkpoint is durable that covers this and refers to `root_segments`, sorted. `log_bytes` were appended
-    /// before it began.
-    pub(crate) fn finish(&mut self, coverage: Coverage, root_segments: Vec<SegNo>, log_bytes: u64) {
-        (self.coverage, self.root_segments) = (coverage, root_segments);
+    /// before it began. It could not empty the segments in `left`.
+    pub(crate) fn finish(
+        &mut self,
+        coverage: Coverage,
+        root_segments: Vec<SegNo>,
+        log_bytes: u64,
+        left: Vec<SegNo>,
+    ) {
+        (self.coverage, self.root_segments, self.left) = (coverage, root_segments, left);
         (self.taken, self.retained_bytes) = (0, 0);
         self.log_bytes -= log_bytes;
     }

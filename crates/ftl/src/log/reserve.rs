@@ -38,7 +38,8 @@
 //! segment to begin with, by 3 it keeps it, by 1 the checkpoint that it waits for has space. So free segments grow
 //! until a batch has what it needs; and one that adds nothing to what is live is refused for no other reason. A chunk
 //! that cannot be read keeps its segment out of use, and what collection took for it is gone until the store is opened
-//! anew.
+//! anew. A leaf of the map that cannot be read keeps its segment too: `M` does not count those. Until a checkpoint has
+//! met them, it does; so a checkpoint then may have fewer than `F` segments, and empties only as many as it can.
 //!
 //! [`Log::take_free`](crate::log::Log::take_free) asserts after every segment taken that as many are left as the claim
 //! must leave.
@@ -67,7 +68,12 @@ pub(crate) enum Claim {
 impl Log {
     /// Free segments that belong to checkpoints, should `W` be `weight`.
     pub(crate) fn checkpoint_reserve(&self, weight: u64) -> usize {
-        self.space.checkpoint_reserve(weight, self.map_segments(), self.checkpoints.taken())
+        self.space.checkpoint_reserve(weight, self.map_segments_emptied(), self.checkpoints.taken())
+    }
+
+    /// Segments of the map that checkpoints give back: not those with leaves that cannot be read.
+    fn map_segments_emptied(&self) -> usize {
+        self.map_segments().saturating_sub(self.checkpoints.left().len())
     }
 
     /// Weight of the map that checkpoints must have space for.
@@ -89,7 +95,7 @@ impl Log {
     /// Whether a segment may be taken for leaves between checkpoints, or for retained summaries; it is then one of the
     /// map's.
     pub(crate) fn may_write_back(&self) -> bool {
-        let (weight, in_use) = (self.peak.weight(), self.map_segments() + 1);
+        let (weight, in_use) = (self.peak.weight(), self.map_segments_emptied() + 1);
         let kept = self.space.checkpoint_reserve(weight, in_use, self.checkpoints.taken()) + GC_SEGMENTS;
         self.free().len() > kept
     }

@@ -118,9 +118,12 @@ impl Maintenance {
     }
 
     /// Segments of the map beyond those that the last checkpoint needs: how many the next one would free, and how many
-    /// it would leave behind again, because a check reads the map that was there.
+    /// it would leave behind again, because a check reads the map that was there. Those do not count from which leaves
+    /// cannot be moved, because they cannot be read.
     pub(super) fn map_surplus(&self, log: &Log, map: &Map) -> (usize, usize) {
-        match log.map_segments().saturating_sub(self.volume.space().map_segments_max(log.peak_weight())) {
+        let left = log.checkpoints().left().iter().filter(|segment| map.leaf_bytes(**segment) > 0).count();
+        let most = self.volume.space().map_segments_max(log.peak_weight()) + left;
+        match log.map_segments().saturating_sub(most) {
             0 => (0, 0),
             surplus => {
                 let pinned = self.checkpointer.map_segments_pinned(log, map).min(surplus);
@@ -219,7 +222,48 @@ impl Maintenance {
 #[cfg(all(test, not(feature = "shuttle")))] // Shuttle's locks work in its own threads only.
 mod tests {
     use super::*;
-    use crate::{log::AppendPoint, maintenance::throttle::Owed, store::test_store};
+    use crate::{Lba, Op, SECTOR, Stream, log::AppendPoint, maintenance::throttle::Owed, store::test_store};
+
+    /// Checkpoints were planned without end, to empty segments of the map that none can empty.
+    #[test]
+    fn leaves_that_cannot_be_read_are_no_reason_for_checkpoints() {
+        const EXTENTS: u64 = 50_000;
+        const TOGETHER: u64 = 200;
+        let store = test_store::store(32 << 20, Some(64 << 10));
+        let write = |ops: &[Op<'_>]| store.writer.write_batch(ops, Stream::Data);
+        for first in (0..EXTENTS).step_by(TOGETHER as usize) {
+            let data = |number: u64| {
+                let mut sector = [0; SECTOR];
+                sector[..8].copy_from_slice(&(number + 1).to_le_bytes());
+                (Lba(32 * number), sector)
+            };
+            let together: Vec<_> = (first..first + TOGETHER).map(data).collect();
+            let ops = together.iter().map(|(lba, data)| Op::Write { lba: *lba, data });
+            write(&ops.collect::<Vec<_>>()).unwrap();
+        }
+        store.checkpointer.checkpoint().unwrap();
+        let leaves = store.map.read().snapshot().leaves(|_| true);
+        let mut damaged = Vec::new();
+        for leaf in &leaves {
+            let place = leaf.place.unwrap();
+            if damaged.last().is_none_or(|(segment, _)| *segment != place.segment) {
+                damaged.push((place.segment, leaf.span.clone()));
+                let block = store.volume.offset(place.segment, place.offset()) / 4096 * 4096 + 4096;
+                store.volume.device().write_at(block, &[0xee; 4096]).unwrap();
+            }
+        }
+        drop(leaves);
+        assert!(damaged.len() >= 6, "{} segments", damaged.len());
+        store.map.write().evict(0, u64::MAX);
+        for number in (0..EXTENTS).filter(|number| number % 40 > 0) {
+            let _ = write(&[Op::Trim { lba: Lba(32 * number), sectors: 32 }]);
+        }
+        (0..2).for_each(|_| store.checkpointer.checkpoint().unwrap());
+        let (log, map) = (store.journal.lock(), store.map.read());
+        let most = store.volume.space().map_segments_max(log.peak_weight());
+        assert!(log.map_segments() > most, "{} of {most} segments", log.map_segments());
+        assert_eq!(store.maintenance.map_surplus(&log, &map), (0, 0));
+    }
 
     #[test]
     fn what_a_flush_brings_is_as_good_as_free_up_to_a_half() {

@@ -78,7 +78,8 @@ impl Verifier {
                 found(format!("segment {} at byte {at}: holds chunks that cannot be read", no.0));
             }
         }
-        if log.damaged_segments() == 0 && !self.volume.is_read_only() && !log.keeps_checkpoints() {
+        let is_whole = log.damaged_segments() == 0 && log.checkpoints().left().is_empty();
+        if is_whole && !self.volume.is_read_only() && !log.keeps_checkpoints() {
             let (free, kept) = (log.free().len(), log.left_by(Claim::Collection));
             found(format!("{free} segments are free, {kept} must be for checkpoints"));
         }
