@@ -7,7 +7,7 @@
 //! 2. *The mapping stays as long as the struct*, and no reference to its bytes is ever made: other processes that ignore
 //!    the lock may change them at any time. All access is a copy under `guard`, so threads of this process never race.
 //! 3. *A write never finds the file without space*, which would end the process: the whole file has space before it is
-//!    mapped. Whoever cuts the file while it is mapped ends the process, as a power cut would.
+//!    written. Whoever cuts the file while it is mapped ends the process, as a power cut would.
 //! 4. On x86-64 lines are written back by the processor's own instruction, the best that it has, and `sfence` waits for
 //!    it. Elsewhere `msync` does both, so `/dev/dax*`, which has none, is refused there.
 
@@ -53,7 +53,7 @@ pub struct MappedMemory {
     guard: RwLock<()>,
     lines: Lines,
     /// Keeps the lock on the file.
-    _file: Option<fs::File>,
+    file: Option<fs::File>,
 }
 
 // SAFETY: the mapping belongs to the struct alone and is not bound to a thread; `guard` orders all access to it.
@@ -78,8 +78,8 @@ impl MappedMemory {
     /// Maps `path`, for this process alone, if it is memory; none if it has to be used in blocks.
     ///
     /// # Errors
-    /// [`Error::Busy`] when another opener keeps it for a second, [`Error::Full`] when a file in memory has no space for
-    /// its bytes, and the system's.
+    /// [`Error::Busy`] when another opener keeps it for a second, [`Error::Full`] when there is no space for all bytes of
+    /// the file, and the system's.
     pub fn open(path: &Path, read_only: bool) -> Result<Option<MappedMemory>> {
         let name = path.display().to_string();
         let failed = |what: &str, error: std::io::Error| Error::io(format!("{name}: {what}"), error);
@@ -108,15 +108,16 @@ impl MappedMemory {
         let len = usize::try_from(len)
             .map_err(|_| Error::Unsupported { what: name.clone(), operation: "a log device so large" })?;
         lock(&file, path, read_only)?;
-        if metadata.is_file() && !read_only && is_tmpfs && metadata.blocks() * 512 < metadata.len() {
-            rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, metadata.len())
-                .map_err(|errno| failed("allocate", errno.into()))?;
-        }
         let Some(start) = map(&file, len, read_only, is_tmpfs).map_err(|error| failed("map", error))? else {
             return Ok(None);
         };
         let mapping = Mapping { is_volatile: is_tmpfs, read_only };
-        let mapped = MappedMemory::of(name, start, len, mapping, Some(file));
+        let mapped = MappedMemory::of(name.clone(), start, len, mapping, Some(file));
+        // Before the first write (3). A file with DAX may have holes too, and the blocks that it counts are not all data.
+        if let Some(file) = mapped.file.as_ref().filter(|_| metadata.is_file() && !read_only) {
+            rustix::fs::fallocate(file, FallocateFlags::empty(), 0, metadata.len())
+                .map_err(|errno| failed("allocate", errno.into()))?;
+        }
         if is_dax_device && matches!(mapped.lines, Lines::Msync) {
             let operation = "memory without a file on this processor";
             return Err(Error::Unsupported { what: mapped.name.clone(), operation });
@@ -134,7 +135,7 @@ impl MappedMemory {
         let start = NonNull::new(start.cast()).expect("a mapping lies somewhere");
         let Mapping { is_volatile, read_only } = mapping;
         let (guard, lines) = (RwLock::new(()), Lines::best());
-        MappedMemory { name, start, len, is_volatile, read_only, guard, lines, _file: file }
+        MappedMemory { name, start, len, is_volatile, read_only, guard, lines, file }
     }
 
     /// How lines are written back, for display.
