@@ -203,8 +203,11 @@ impl ActiveTxns {
         if is_broken(Rule::ReleasesWake) {
             return;
         }
+        let mut waits = self.waits.lock();
         owner.progress.lock().releases += 1;
-        self.waits.lock().retain(|_, behind| *behind != owner.id);
+        // Under one lock: who waits for another of its locks from now on does so for good.
+        waits.retain(|_, behind| *behind != owner.id);
+        drop(waits);
         owner.signal.notify_all();
     }
 
@@ -220,7 +223,7 @@ impl ActiveTxns {
     ) -> Result<()> {
         {
             let mut waits = self.waits.lock();
-            // Who releases removes the edges after this has changed.
+            // Otherwise the edges to it were removed already.
             if !owner.progress.lock().is_held(releases) {
                 return Ok(());
             }

@@ -111,6 +111,42 @@ fn no_cycle_goes_through_a_lock_that_was_released() {
     });
 }
 
+/// The other waits for a key that is still held, from before the savepoint.
+#[test]
+fn a_cycle_beside_a_released_lock_is_found() {
+    explore(400, || {
+        let vfs: Arc<dyn Vfs> = MemVfs::new();
+        let (store, table) = open(&vfs, options());
+        let end = |mut txn: Txn, table: &Table, last: u64| match txn.put(table, &key(0, last), &value(1)) {
+            Ok(()) => txn.commit().unwrap(),
+            Err(Error::Deadlock) => txn.rollback().unwrap(),
+            Err(error) => panic!("{error}"),
+        };
+        let first = {
+            let (store, table) = (store.clone(), table.clone());
+            thread::spawn(move || {
+                let mut txn = store.begin_with(TransactionOptions::READ_COMMITTED);
+                txn.put(&table, &key(0, 0), &value(1)).unwrap();
+                end(txn, &table, 2);
+            })
+        };
+        let second = {
+            let (store, table) = (store.clone(), table.clone());
+            thread::spawn(move || {
+                let mut txn = store.begin_with(TransactionOptions::READ_COMMITTED);
+                txn.put(&table, &key(0, 2), &value(2)).unwrap();
+                let savepoint = txn.savepoint().unwrap();
+                txn.put(&table, &key(0, 1), &value(2)).unwrap();
+                txn.rollback_to(savepoint).unwrap();
+                end(txn, &table, 0);
+            })
+        };
+        first.join().unwrap();
+        second.join().unwrap();
+        store.check().unwrap();
+    });
+}
+
 /// Purge has seen the log of a slot's owner when that one rolls back, and the next owner writes a log of several pages.
 #[test]
 fn purge_leaves_the_pages_of_the_next_owner_alone() {
