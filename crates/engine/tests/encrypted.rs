@@ -561,6 +561,32 @@ fn what_a_crash_left_behind_an_encrypted_image_goes_with_the_next_one() {
     }
 }
 
+/// The same before it was encrypted: its pages may be in memory then, read without a key.
+#[test]
+fn what_a_crash_left_behind_a_plain_image_goes_with_the_encrypted_one() {
+    for unit in [0, 4096] {
+        let place: Arc<dyn Vfs> = HookedVfs::new(SimVfs::new(1), Arc::new(Holes { unit, refuses: false }));
+        let open = || Store::open(place.clone(), options(Some("secret"))).expect("open");
+        let store = open();
+        let table = store.create_table("t", lz4().page_bytes(16 << 10)).expect("create");
+        put(&store, &table, 0..300, 200).expect("put");
+        drop(table);
+        store.close().expect("close");
+        let name = "t00000016.16k";
+        let pages = bytes_of(&*place, name).len() / (16 << 10);
+        let left = MARK.iter().copied().cycle().take(2 * SECTOR).collect::<Vec<_>>();
+        (0..pages).for_each(|page| overwrite(&*place, name, (page + 1) * (16 << 10) - left.len(), &left));
+        let store = open();
+        assert_eq!(count(&store, "t").expect("count"), 300);
+        store.set_encrypted("t", true).expect("set");
+        store.optimize("t", |_| ControlFlow::Continue(())).expect("optimize");
+        store.close().expect("close");
+        let bytes = bytes_of(&*place, name);
+        let found = store_pages(&bytes).filter(|page| page.windows(MARK.len()).any(|w| w == MARK)).count();
+        assert_eq!(found, 0, "unit {unit}");
+    }
+}
+
 /// Pages of 16 KiB that have an image.
 fn store_pages(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     bytes.chunks(16 << 10).filter(|page| page[..64].iter().any(|byte| *byte != 0))

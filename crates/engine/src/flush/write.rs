@@ -92,7 +92,11 @@ impl Image {
     /// this one to fill it up, by the granularity of holes.
     fn stale(&self) -> Option<(u64, u64)> {
         let unit = u64::from(self.space.file().props().hole_unit);
-        let taken = self.frame.taken_bytes().unwrap_or(self.frame.disk_bytes()).max(self.write_bytes) as u64;
+        let taken = self.frame.taken_bytes().unwrap_or_else(|| match self.frame.disk_bytes() {
+            bytes if bytes > 0 && self.is_encrypted => self.space.page_bytes(),
+            bytes => bytes,
+        });
+        let taken = taken.max(self.write_bytes) as u64;
         // Blocks lie side by side.
         if self.space.blocks().is_some() || unit == 0 || taken <= self.bytes as u64 {
             return None;
@@ -120,6 +124,13 @@ impl Image {
             _ => page_bytes,
         };
         taken.min(hole_from).min(page_bytes).max(self.bytes)
+    }
+
+    /// Whether nothing lies behind it once it is written, and its hole made.
+    fn is_all(&self) -> bool {
+        let was_known = self.frame.taken_bytes().is_some();
+        let is_covered = self.frame.disk_bytes() > 0 || self.write_bytes == self.space.page_bytes();
+        self.is_encrypted && (was_known || is_covered)
     }
 
     /// Whether an older image lies in the stale part, which readers need as long as this one may be lost.
@@ -296,7 +307,9 @@ impl Writer {
         let codec = codec_of(space, page, space.rest_codec(on_disk));
         self.copy(page, codec);
         let (bytes, _) = self.encode(space, codec, 0);
-        let has_more = page.frame().taken_bytes().is_some_and(|taken| taken > bytes);
+        // Behind others it may stay.
+        let is_encrypted = lacuna_page::is_encrypted(&self.images);
+        let has_more = is_encrypted && page.frame().taken_bytes().is_some_and(|taken| taken > bytes);
         if on_disk.next_multiple_of(SECTOR) != bytes || has_more {
             return Ok(true);
         }
@@ -321,7 +334,7 @@ impl Writer {
         let (mut written, mut again, mut bytes) = (0, 0, 0);
         for image in images {
             note_rest(flusher, image, cause);
-            let was_written = image.frame.note_written(image.bytes, !image.is_hole, image.is_encrypted);
+            let was_written = image.frame.note_written(image.bytes, !image.is_hole, image.is_all());
             if image.is_hole {
                 continue;
             }

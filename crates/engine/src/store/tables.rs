@@ -368,9 +368,13 @@ impl Store {
     /// Changes whether the table's pages are written twice, from now on.
     ///
     /// # Errors
-    /// [`Error::NoSuchTable`].
+    /// [`Error::NoSuchTable`], [`Error::Full`].
     pub fn set_doublewrite(&self, name: &str, setting: Doublewrite) -> Result<()> {
         let _call = self.inner.engine.poison().call();
+        if setting != Doublewrite::Off {
+            // The doublewrite file may have to be made, and filled.
+            self.engine()?.admit(false)?;
+        }
         let _one = self.change_tables()?;
         let (mut row, space) = self.existing(name)?;
         row.options.doublewrite = setting;
