@@ -31,13 +31,16 @@ pub(crate) struct Look {
 impl Look {
     /// Opens `store`: for writing, which makes the recovery from a crash permanent; for reading only where the system
     /// allows no more or has no space for it. Without its log device too, which recovery would give up for good, or with
-    /// another one, which is refused. And with it, unless tables may have to be recovered: it goes with one copy of the
+    /// another one, which is refused. And with it, unless tables have to be recovered: it goes with one copy of the
     /// store from then on, and this may be another copy.
     pub(crate) fn at(store: &Path, mut options: VfsOptions) -> Result<Look> {
         if options.log_device != LogDevicePath::None {
             let read_only = VfsOptions { read_only: true, ..options.clone() };
             let look = Look { opened: open_vfs(store, &read_only)?, is_read_only: true };
-            if !matches!(options.log_device, LogDevicePath::Path(_)) || !holds_tables(&*look.opened.vfs())? {
+            // What cannot be told here is told when it is looked at.
+            let may_hold_tables = || holds_tables(&*look.opened.vfs()).unwrap_or(false);
+            let can_write = matches!(options.log_device, LogDevicePath::Path(_));
+            if !can_write || !may_hold_tables() || !look.tables_must_be_recovered(store) {
                 return Ok(look);
             }
         }
@@ -60,6 +63,11 @@ impl Look {
                 false => Store::open(vfs.clone(), options),
             });
         store.with_context(|| name.to_owned())
+    }
+
+    fn tables_must_be_recovered(&self, name: &Path) -> bool {
+        let opened = self.tables(&name.display().to_string());
+        opened.is_err_and(|e| matches!(e.downcast_ref(), Some(lacuna_engine::Error::NotClosed { .. })))
     }
 
     /// Ends the look.

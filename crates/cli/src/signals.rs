@@ -16,17 +16,19 @@ use signal_hook::{
     low_level::emulate_default_handler,
 };
 
-/// Calls `work` before a signal ends the process; a second signal ends it at once. Without a thread nothing is put right.
+/// Calls `work` before a signal ends the process; a second one ends it at once, unless it is SIGHUP, which comes twice when a
+/// terminal closes. Without a thread nothing is put right.
 /// What `work` leaves locked stays so until the end. Of several calls only one is sure to be heeded.
 pub(crate) fn before_the_end(work: impl Fn() + Send + 'static) {
     let ignored = ignored_signals();
     let heeded: Vec<i32> =
         [SIGHUP, SIGINT, SIGTERM].into_iter().filter(|signal| ignored >> (signal - 1) & 1 == 0).collect();
     let is_second = Arc::new(AtomicBool::new(false));
-    for signal in &heeded {
+    for signal in heeded.iter().filter(|signal| **signal != SIGHUP) {
         let _ = flag::register_conditional_default(*signal, Arc::clone(&is_second));
     }
-    let Ok(mut signals) = Signals::new(heeded) else { return };
+    let Ok(mut signals) = Signals::new(heeded) else { return is_second.store(true, Relaxed) };
+    let without_a_thread = Arc::clone(&is_second);
     let watch = move || {
         for signal in signals.forever() {
             is_second.store(true, Relaxed);
@@ -34,7 +36,9 @@ pub(crate) fn before_the_end(work: impl Fn() + Send + 'static) {
             let _ = emulate_default_handler(signal); // ends the process
         }
     };
-    drop(thread::Builder::new().name("signals".into()).spawn(watch));
+    if thread::Builder::new().name("signals".into()).spawn(watch).is_err() {
+        without_a_thread.store(true, Relaxed);
+    }
 }
 
 /// A bit for each signal that the caller wants to be ignored (nohup).

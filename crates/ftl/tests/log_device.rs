@@ -233,7 +233,7 @@ fn a_new_log_device_may_be_tried_again() {
     ftl.flush().unwrap();
     drop(ftl);
     // What is flushed may be in the old one alone: nothing takes its place unasked.
-    let refused = stored.refusal(LogDeviceUse::New(memory()));
+    let refused = stored.open_with(LogDeviceUse::New(memory()), false).expect_err("refused").to_string();
     assert!(refused.contains("may hold what is not in the store yet"), "{refused}");
     drop(stored.open());
     drop(stored.open_with(LogDeviceUse::Without, false).unwrap());
@@ -248,7 +248,7 @@ fn a_new_log_device_may_be_tried_again() {
     drop(stored.open_with(LogDeviceUse::New(new.clone()), false).expect("the second try"));
     drop(stored.open_with(LogDeviceUse::Device(new.clone()), true).unwrap());
     // Now it is the store's, and is not made anew.
-    stored.refusal(LogDeviceUse::New(new));
+    stored.open_with(LogDeviceUse::New(new), false).expect_err("refused");
 }
 
 /// The flash is put back to what it was, and the log device is not.

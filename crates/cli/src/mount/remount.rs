@@ -74,9 +74,12 @@ pub(crate) fn remount(arguments: &RemountArguments) -> Result<()> {
     let present = rustix::fs::statvfs(&dir).with_context(|| name.to_string())?.f_flag;
     rustix::mount::mount_remount(&dir, flags(present, arguments), "").with_context(|| name.to_string())?;
     if arguments.read_only
-        && let Err(error) = control::ask(&store, "sync")
+        && let Err(error) =
+            control::ask(&store, "sync").and_then(|answer| answer.context("nobody serves the store"))
     {
-        complain(&format!("{name}: read-only, and what was changed before is not synced: {error:#}"));
+        complain(&format!(
+            "{name}: read-only, and what was changed before is not known to be synced: {error:#}"
+        ));
     }
     Ok(())
 }

@@ -100,11 +100,6 @@ impl DirVfs {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let directory = rustix::fs::open(path, flags, Mode::empty())
             .map_err(|errno| error("open the directory", errno.into()))?;
-        let locked = rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive);
-        // Where it has no locks, as on NFS, the file's has to do.
-        if locked == Err(Errno::WOULDBLOCK) {
-            return Err(Error::Busy { path: PathBuf::from(path) });
-        }
         let was_there = rustix::fs::statat(&directory, LOCK_NAME, AtFlags::SYMLINK_NOFOLLOW).is_ok();
         let mut can_probe = true;
         let lock = loop {
@@ -140,6 +135,15 @@ impl DirVfs {
                 break Some(lock);
             }
         };
+        // Somebody may remove the file. Without one nobody can write here, and others may read.
+        let lock_directory = match lock {
+            Some(_) => FlockOperation::NonBlockingLockExclusive,
+            None => FlockOperation::NonBlockingLockShared,
+        };
+        // Where a directory has no locks, as on NFS, the file's has to do.
+        if rustix::fs::flock(&directory, lock_directory) == Err(Errno::WOULDBLOCK) {
+            return Err(Error::Busy { path: PathBuf::from(path) });
+        }
         let mut props = FileProps {
             atomic_bytes_max: 0,
             atomic_align: 0,

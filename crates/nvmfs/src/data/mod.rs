@@ -340,7 +340,11 @@ impl Data {
         if room.total().mapped_bytes == room.plain.mapped_bytes {
             return Ok(None);
         }
-        let mut mapped = self.mapped_runs(node, start..last + 1)?;
+        let mut mapped = match self.mapped_runs(node, start..last + 1) {
+            // Less of it may be sound.
+            Err(error) if error.is_damage() => return Ok(None),
+            mapped => mapped?,
+        };
         let is_all = mapped.end == node.ino().lba(last + 1);
         let Some((lba, data)) = mapped.runs.last_mut().filter(|_| is_all) else { return Ok(None) };
         let first_byte = (lba.0 - node.ino().lba(0).0) * SECTOR as u64;
