@@ -87,9 +87,10 @@ fn settings_of_a_server_go_back_whatever_ends_a_run() {
     wait_until(&mut waiting, || {
         server.query(&scratch, "SELECT @@GLOBAL.innodb_max_dirty_pages_pct").starts_with('0')
     });
-    kill_process(Pid::from_child(&waiting), Signal::INT).unwrap();
+    // Not SIGINT, which who starts the tests in the background has them ignore.
+    kill_process(Pid::from_child(&waiting), Signal::TERM).unwrap();
     let status = waiting.wait().unwrap();
-    assert_eq!(status.signal(), Some(Signal::INT.as_raw()), "{status}");
+    assert_eq!(status.signal(), Some(Signal::TERM.as_raw()), "{status}");
     assert_eq!(server.query(&scratch, SETTINGS), before);
     view.kill().unwrap();
     view.wait().unwrap();
