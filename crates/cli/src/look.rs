@@ -37,7 +37,7 @@ impl Look {
         if options.log_device != LogDevicePath::None {
             let read_only = VfsOptions { read_only: true, ..options.clone() };
             let look = Look { opened: open_vfs(store, &read_only)?, is_read_only: true };
-            // What cannot be told here is told when it is looked at.
+            // An error here comes again, and is reported, when the store is looked at.
             let may_hold_tables = || holds_tables(&*look.opened.vfs()).unwrap_or(false);
             let can_write = matches!(options.log_device, LogDevicePath::Path(_));
             if !can_write || !may_hold_tables() || !look.tables_must_be_recovered(store) {

@@ -205,7 +205,7 @@ impl ActiveTxns {
         }
         let mut waits = self.waits.lock();
         owner.progress.lock().releases += 1;
-        // Under one lock: who waits for another of its locks from now on does so for good.
+        // Under one lock: an edge that is added later is for a lock that it still holds, and stays.
         waits.retain(|_, behind| *behind != owner.id);
         drop(waits);
         owner.signal.notify_all();
