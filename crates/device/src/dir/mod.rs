@@ -1,8 +1,9 @@
 //! Files in a directory of the operating system's file system.
 //!
-//! A [`DirVfs`] owns locks of the directory and of the file [`LOCK_NAME`] in it, and a table of the files that are open or
-//! written and not yet synced. Of the two locks, not every file system has the first, and anybody who may write there can
-//! remove the file of the second.
+//! A [`DirVfs`] owns locks of the file [`LOCK_NAME`] in the directory and of the directory itself, and a table of the files
+//! that are open or written and not yet synced. Anybody who may write there can remove the file. The directory's lock is
+//! for that case: without it no new file is made. Not every file system has it, and whoever may read the directory can
+//! take it; so where the file is there, it counts only if the directory is for its owner alone.
 //!
 //! 1. A file leaves the table only when no handle of it is left and it was synced since its last
 //!    write, so a sync of the VFS reaches every write.
@@ -30,7 +31,7 @@ use std::{
 
 use parking_lot::Mutex;
 use rustix::{
-    fs::{AtFlags, Dir, FallocateFlags, FileType, FlockOperation, Mode, OFlags},
+    fs::{AtFlags, Dir, FallocateFlags, FileType, FlockOperation, Mode, OFlags, StatVfsMountFlags},
     io::Errno,
 };
 
@@ -100,50 +101,7 @@ impl DirVfs {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let directory = rustix::fs::open(path, flags, Mode::empty())
             .map_err(|errno| error("open the directory", errno.into()))?;
-        let was_there = rustix::fs::statat(&directory, LOCK_NAME, AtFlags::SYMLINK_NOFOLLOW).is_ok();
-        let mut can_probe = true;
-        let lock = loop {
-            let open = |flags| {
-                let opened = PositionalFile::open_in(
-                    &directory,
-                    Path::new(LOCK_NAME),
-                    name.clone(),
-                    flags | NO_OTHER_KINDS,
-                );
-                opened.and_then(PositionalFile::in_sectors)
-            };
-            let mut opened = open(OFlags::RDWR | OFlags::CREATE);
-            if options.read_only && is_read_only_place(&opened) {
-                // Others may write there by another mount, and then it is locked.
-                can_probe = false;
-                opened = open(OFlags::RDONLY);
-                if opened.as_ref().is_err_and(|source| source.kind() == io::ErrorKind::NotFound) {
-                    break None;
-                }
-            }
-            let lock =
-                opened.map_err(|source| error(&format!("create {LOCK_NAME} in the directory"), source))?;
-            // It is probed for holes, which must not cost anybody's data.
-            must_be_regular(&lock.file, Some(0)).map_err(|source| error(LOCK_NAME, source))?;
-            match rustix::fs::flock(&lock.file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => {}
-                Err(Errno::WOULDBLOCK) => return Err(Error::Busy { path: PathBuf::from(path) }),
-                Err(errno) => return Err(error("lock", errno.into())),
-            }
-            // Its last owner may have removed it since it was opened, and others may have made a new one.
-            if lock.file.metadata().is_ok_and(|lock| lock.nlink() > 0) {
-                break Some(lock);
-            }
-        };
-        // Somebody may remove the file. Without one nobody can write here, and others may read.
-        let lock_directory = match lock {
-            Some(_) => FlockOperation::NonBlockingLockExclusive,
-            None => FlockOperation::NonBlockingLockShared,
-        };
-        // Where a directory has no locks, as on NFS, the file's has to do.
-        if rustix::fs::flock(&directory, lock_directory) == Err(Errno::WOULDBLOCK) {
-            return Err(Error::Busy { path: PathBuf::from(path) });
-        }
+        let Locked { file: lock, was_there, can_probe } = lock(path, &directory, options)?;
         let mut props = FileProps {
             atomic_bytes_max: 0,
             atomic_align: 0,
@@ -268,8 +226,69 @@ impl Drop for DirVfs {
     }
 }
 
-fn is_read_only_place(opened: &io::Result<PositionalFile>) -> bool {
-    opened.as_ref().is_err_and(|source| source.kind() == io::ErrorKind::ReadOnlyFilesystem)
+/// The locks of a directory, which is locked as well.
+struct Locked {
+    /// None where nobody can write, and none can be made.
+    file: Option<PositionalFile>,
+    was_there: bool,
+    /// Whether the file is open for writing.
+    can_probe: bool,
+}
+
+/// Locks the directory `path`, for this process alone.
+fn lock(path: &Path, directory: &OwnedFd, options: DirOptions) -> Result<Locked> {
+    let name = path.display().to_string();
+    let error = |what: &str, source: io::Error| Error::io(format!("{name}: {what}"), source);
+    let busy = || Error::Busy { path: PathBuf::from(path) };
+    // Where a directory has no locks, as on NFS, the file's has to do.
+    let is_taken = |lock| rustix::fs::flock(directory, lock) == Err(Errno::WOULDBLOCK);
+    let open = |flags| {
+        let opened =
+            PositionalFile::open_in(directory, Path::new(LOCK_NAME), name.clone(), flags | NO_OTHER_KINDS);
+        opened.and_then(PositionalFile::in_sectors)
+    };
+    let nobody_writes = options.read_only
+        && rustix::fs::fstatvfs(directory).is_ok_and(|stat| stat.f_flag.contains(StatVfsMountFlags::RDONLY));
+    loop {
+        let mut opened = open(if nobody_writes { OFlags::RDONLY } else { OFlags::RDWR });
+        let was_there = !opened.as_ref().is_err_and(|source| source.kind() == io::ErrorKind::NotFound);
+        if !was_there && nobody_writes {
+            // Others may write there by another mount, and otherwise read.
+            return match is_taken(FlockOperation::NonBlockingLockShared) {
+                true => Err(busy()),
+                false => Ok(Locked { file: None, was_there, can_probe: false }),
+            };
+        }
+        if !was_there {
+            // It may have been removed while somebody has the directory open.
+            if is_taken(FlockOperation::NonBlockingLockExclusive) {
+                return Err(busy());
+            }
+            opened = open(OFlags::RDWR | OFlags::CREATE);
+        }
+        let lock = opened.map_err(|source| error(&format!("create {LOCK_NAME} in the directory"), source))?;
+        // It is probed for holes, which must not cost anybody's data.
+        must_be_regular(&lock.file, Some(0)).map_err(|source| error(LOCK_NAME, source))?;
+        match rustix::fs::flock(&lock.file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => return Err(busy()),
+            Err(errno) => return Err(error("lock", errno.into())),
+        }
+        // Its last owner may have removed it since it was opened, and others may have made a new one.
+        if lock.file.metadata().is_ok_and(|lock| lock.nlink() == 0) {
+            continue;
+        }
+        if is_taken(FlockOperation::NonBlockingLockExclusive) && is_private(directory) {
+            return Err(busy());
+        }
+        return Ok(Locked { file: Some(lock), was_there, can_probe: !nobody_writes });
+    }
+}
+
+/// Whether only its owner, and root, can open the directory, and so lock it.
+fn is_private(directory: &OwnedFd) -> bool {
+    let others = Mode::RGRP | Mode::ROTH;
+    rustix::fs::fstat(directory).is_ok_and(|stat| !Mode::from_raw_mode(stat.st_mode).intersects(others))
 }
 
 /// Refuses what is no regular file (invariant 2), or has another length.

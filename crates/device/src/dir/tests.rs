@@ -1,3 +1,5 @@
+use std::os::unix::fs::PermissionsExt;
+
 use super::*;
 use crate::AlignedBuf;
 
@@ -138,15 +140,37 @@ fn who_makes_nothing_leaves_nothing_behind() {
 
 #[test]
 fn nobody_gets_in_whose_lock_file_is_removed() {
-    let (directory, vfs) = vfs();
-    fs::remove_file(directory.path().join(LOCK_NAME)).unwrap();
-    for read_only in [false, true] {
-        let second = DirVfs::open(directory.path(), DirOptions { read_only });
-        assert!(matches!(second, Err(Error::Busy { .. })), "{read_only}");
+    for mode in [0o700, 0o755] {
+        let (directory, vfs) = vfs();
+        fs::set_permissions(directory.path(), fs::Permissions::from_mode(mode)).unwrap();
+        fs::remove_file(directory.path().join(LOCK_NAME)).unwrap();
+        for read_only in [false, true, false] {
+            let second = DirVfs::open(directory.path(), DirOptions { read_only });
+            assert!(matches!(second, Err(Error::Busy { .. })), "{mode:o} {read_only}");
+        }
+        vfs.create("a", StreamHint::Data).unwrap();
+        drop(vfs);
+        drop(DirVfs::open(directory.path(), DirOptions::default()).unwrap());
     }
+}
+
+/// Whoever may read a directory can lock it (`flock DIR sleep 1h`).
+#[test]
+fn only_who_may_open_the_lock_file_keeps_others_out() {
+    let (directory, vfs) = vfs();
     vfs.create("a", StreamHint::Data).unwrap();
     drop(vfs);
-    drop(DirVfs::open(directory.path(), DirOptions::default()).unwrap());
+    let stranger = fs::File::open(directory.path()).unwrap();
+    rustix::fs::flock(&stranger, FlockOperation::LockExclusive).unwrap();
+    for (mode, gets_in) in [(0o755, true), (0o750, true), (0o704, true), (0o711, false), (0o700, false)] {
+        fs::set_permissions(directory.path(), fs::Permissions::from_mode(mode)).unwrap();
+        for read_only in [false, true] {
+            let opened = DirVfs::open(directory.path(), DirOptions { read_only });
+            assert_eq!(opened.is_ok(), gets_in, "{mode:o} {read_only}");
+            let second = DirVfs::open(directory.path(), DirOptions { read_only });
+            assert!(opened.is_err() || matches!(second, Err(Error::Busy { .. })), "{mode:o} {read_only}");
+        }
+    }
 }
 
 /// In the directory of a stranger names of files are taken by links, FIFOs and the like (invariant 2).
