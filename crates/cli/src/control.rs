@@ -57,8 +57,8 @@ const ATTEMPT_PAUSE: Duration = Duration::from_millis(20);
 pub(crate) const CLOSING: &str = "about to close";
 
 /// The first words of questions whose answers may take as long as reading all of the store, or all inodes of it or of a
-/// directory, or as changes that wait for space of the file system below.
-const LONG_QUESTIONS: [&str; 5] = ["check", "grow", "ls", "quota", "scrub"];
+/// directory, as all that was not written yet takes, or as changes that wait for space of the file system below.
+const LONG_QUESTIONS: [&str; 6] = ["check", "grow", "ls", "quota", "scrub", "sync"];
 
 /// What a line with progress begins with.
 const PROGRESS: &str = "progress: ";
@@ -372,6 +372,8 @@ impl Directory {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use super::*;
 
     fn listening(directory: &Path) -> (PathBuf, UnixListener) {
@@ -416,6 +418,27 @@ mod tests {
         let patience = Some(Duration::from_millis(50));
         let error = ask_until(&socket, "info", END_TIMEOUT, patience).expect_err("no answer");
         assert!(error.to_string().contains("does not answer"), "{error}");
+    }
+
+    #[test]
+    fn long_work_is_waited_for_by_who_knows_that_its_owner_answers() {
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let store = directory.path().join("store");
+        fs::write(&store, b"x").expect("store file");
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let heard = Arc::clone(&asked);
+        let answerer = move |question: &str, _: Tell<'_>| {
+            heard.lock().expect("sound").push(question.to_owned());
+            Ok(String::new())
+        };
+        let _listener = Listener::start(&store, Arc::new(answerer)).expect("listens");
+        for (question, is_long) in
+            [("sync", true), ("grow 64M", true), ("scrub 0", true), ("info", false), ("metrics", false)]
+        {
+            ask(&store, question).expect("answered");
+            let expected = if is_long { vec!["ping", question] } else { vec![question] };
+            assert_eq!(std::mem::take(&mut *asked.lock().expect("sound")), expected);
+        }
     }
 
     #[test]
