@@ -107,16 +107,29 @@ for by in kernel helper; do
     remount "$by" rw
     touch "$mnt/new" || fail "not written to after remount,rw by the $by"
 done
-# Of what was changed before, nothing is lost then, were it only times that are in memory.
-mkdir "$mnt/dir"
-touch -d 2001-02-03 "$mnt/dir"
-touch "$mnt/dir/new"
-time=$(stat -c %y "$mnt/dir")
-remount helper ro
-kill_daemon
-"$LACUNA" umount "$mnt"
-mount_store
-[ "$(stat -c %y "$mnt/dir")" = "$time" ] || fail "before remount,ro it was $time, now $(stat -c %y "$mnt/dir")"
+# Of what was changed before, nothing is lost then, were it only times that are in memory; and reads leave no times.
+for by in kernel helper; do
+    mkdir "$mnt/dir"
+    echo new >"$mnt/dir/read"
+    touch -d 2001-02-03 "$mnt/dir"
+    touch "$mnt/dir/new"
+    time=$(stat -c %y "$mnt/dir")
+    accessed=$(stat -c %x "$mnt/dir/read")
+    remount "$by" ro
+    [ "$by" = helper ] || sleep 2 # nobody waits for the process to notice
+    kill_daemon
+    "$LACUNA" umount "$mnt"
+    mount_store
+    [ "$(stat -c %y "$mnt/dir")" = "$time" ] ||
+        fail "before remount,ro by the $by it was $time, now $(stat -c %y "$mnt/dir")"
+    remount "$by" ro
+    [ "$by" = helper ] || sleep 2
+    cat "$mnt/dir/read" >/dev/null
+    umount_store
+    mount_store
+    [ "$(stat -c %x "$mnt/dir/read")" = "$accessed" ] || fail "a read after remount,ro by the $by is noted"
+    rm -r "$mnt/dir"
+done
 rm -rf "$mnt"/*
 check_store
 mount_store

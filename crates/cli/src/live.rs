@@ -29,6 +29,8 @@ pub(crate) struct Facts {
     pub(crate) map_memory: u64,
     /// How it ends.
     pub(crate) ended: Arc<Ended>,
+    /// Notices at once if the kernel has made it read-only.
+    pub(crate) look_at_mount: Box<dyn Fn() + Send + Sync>,
 }
 
 /// Answers `ping`, `info`, `check`, `metrics`, `sync`, `grow SIZE`, `ls PATH`, `quota ...` and `scrub RATE`; and, when the
@@ -52,6 +54,7 @@ pub(crate) fn answerer(facts: Facts, service: &Arc<Service>) -> Arc<Answerer> {
             }
             ("metrics", "") => Ok(metrics(&facts, &service)),
             ("sync", "") => {
+                (facts.look_at_mount)();
                 let synced = service.fs().posix().sync();
                 synced.map(|()| String::new()).map_err(|error| error.to_string())
             }
@@ -392,6 +395,7 @@ mod tests {
             sync: false,
             map_memory: 77,
             ended: Arc::default(),
+            look_at_mount: Box::new(|| ()),
         }
     }
 

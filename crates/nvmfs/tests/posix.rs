@@ -365,6 +365,14 @@ fn times_of_access_are_kept_as_asked_for() {
             }
         }
         assert_eq!(seen.as_flattened(), expected, "{access_times:?} {nodiratime}");
+        // A day later, on a mount that has become read-only, and is so no longer.
+        SECONDS.set(100_000);
+        let was_due = fs.is_access_due(a);
+        fs.note_access(false);
+        fs.read(a, 0, &mut [0; 4]).unwrap();
+        assert!(!fs.is_access_due(a) && fs.getattr(a).unwrap().accessed.seconds == seen[0][1]);
+        fs.note_access(true);
+        assert_eq!(fs.is_access_due(a), was_due);
     }
 }
 

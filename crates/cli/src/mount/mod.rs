@@ -14,6 +14,7 @@ mod map_memory;
 mod patience;
 mod recompress;
 mod remount;
+mod remounts;
 mod reserve;
 mod rings;
 mod serve;

@@ -2,7 +2,7 @@
 //!
 //! The kernel does all of it: it sends no changes to a read-only mount. The store stays open as it was, so a store that
 //! was opened for reading cannot become writable. The kernel does not ask for a sync, though, as it asks other file
-//! systems: that is asked for here.
+//! systems: that is asked for here, so that it is done when this returns (see `remounts`).
 
 use std::path::PathBuf;
 

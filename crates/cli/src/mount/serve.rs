@@ -32,7 +32,7 @@ use signal_hook::{
 
 use super::{
     Arguments, Atime, Cache, Carrier, daemon, flusher, inherited, is_dead, journal, map_memory, name_of,
-    patience::Patience, recompress, reserve, table, threads, utab, watch,
+    patience::Patience, recompress, remounts::Remounts, reserve, table, threads, utab, watch,
 };
 use crate::{
     control,
@@ -93,6 +93,11 @@ fn serve(arguments: &Arguments) -> Result<()> {
     let fs = open(arguments, map_memory)?;
     let service = Arc::new(Service::new(Arc::clone(&fs), service_options(arguments)));
     let ended = Arc::new(Ended::default());
+    // Threads that may outlive the mount must not keep the store locked: it is taken from them at the end.
+    let of_threads = Arc::new(Mutex::new(None));
+    let (dir, store) = (arguments.dir.clone(), arguments.store.clone());
+    let remounts = Arc::new(Remounts { store: store.clone(), dir: dir.clone(), fs: Arc::clone(&of_threads) });
+    let seen_by = Arc::clone(&remounts);
     let facts = live::Facts {
         store: name.clone(),
         read_only: arguments.read_only,
@@ -100,6 +105,7 @@ fn serve(arguments: &Arguments) -> Result<()> {
         sync: arguments.sync,
         map_memory,
         ended: Arc::clone(&ended),
+        look_at_mount: Box::new(move || _ = seen_by.look()),
     };
     let answerer = live::answerer(facts, &service);
     let listener = match control::Listener::start(&arguments.store, answerer) {
@@ -118,11 +124,12 @@ fn serve(arguments: &Arguments) -> Result<()> {
     let recompress = arguments.recompress.filter(|_| !arguments.read_only);
     let recompressor =
         recompress.map(|how| recompress::start(Arc::clone(&service), how, interval)).transpose()?;
-    let (dir, store) = (arguments.dir.clone(), arguments.store.clone());
     let watch = watch::start(Arc::clone(&fs), arguments)?;
-    // The thread never ends, and must not keep the store locked: it is taken from it at the end.
-    let on_signal = Arc::new(Mutex::new(Some(Arc::clone(&fs))));
-    let served_by = Arc::clone(&on_signal);
+    *of_threads.lock().expect("nobody panics and goes on") = Some(Arc::clone(&fs));
+    if !arguments.read_only {
+        remounts.watch()?;
+    }
+    let served_by = Arc::clone(&of_threads);
     let patience = Patience::new(&fs, arguments, &ended);
     let on_end = patience.clone();
     thread::Builder::new().name("signals".into()).spawn(move || {
@@ -139,7 +146,7 @@ fn serve(arguments: &Arguments) -> Result<()> {
     log::info!("{name}: mounted on {}", arguments.dir.display());
     let served = session.serve();
     on_end.runs_out();
-    drop((recompressor, flusher, watch, on_signal.lock().expect("nobody panics and goes on").take()));
+    drop((recompressor, flusher, watch, of_threads.lock().expect("nobody panics and goes on").take()));
     if served.is_err() {
         detach_dead(&arguments.dir, &arguments.store);
     }

@@ -16,7 +16,12 @@ use super::unmount_dir;
 struct Mounted {
     dir: PathBuf,
     source: PathBuf,
+    /// Whether nobody may change anything through this mount, and by no mount.
+    read_only: (bool, bool),
 }
+
+/// The kernel's table, which can be polled for changes.
+pub(super) const PATH: &str = "/proc/self/mountinfo";
 
 /// The store that is mounted on `dir`.
 pub(super) fn store_mounted_on(dir: &Path) -> Result<Option<PathBuf>> {
@@ -29,6 +34,13 @@ pub(super) fn dir_of(store: &Path) -> Result<Option<PathBuf>> {
     Ok(mounts()?.into_iter().find(|mount| mount.source == store).map(|mount| mount.dir))
 }
 
+/// Whether the kernel lets nobody change anything through the mount of `store` on `dir`, and by no mount of it; none if
+/// there is none.
+pub(super) fn read_only(dir: &Path, store: &Path) -> Result<Option<(bool, bool)>> {
+    let mut mounts = mounts()?.into_iter().filter(|mount| mount.dir == dir && mount.source == store);
+    Ok(mounts.next().map(|mount| mount.read_only))
+}
+
 /// Detaches `dir` if `store` is what is mounted there: by now that may be another one.
 pub(super) fn detach(dir: &Path, store: &Path) {
     if matches!(store_mounted_on(dir), Ok(Some(mounted)) if mounted == store)
@@ -39,7 +51,7 @@ pub(super) fn detach(dir: &Path, store: &Path) {
 }
 
 fn mounts() -> Result<Vec<Mounted>> {
-    let table = fs::read("/proc/self/mountinfo").context("/proc/self/mountinfo")?;
+    let table = fs::read(PATH).context(PATH)?;
     Ok(table.split(|byte| *byte == b'\n').filter_map(parse_mount).collect())
 }
 
@@ -50,7 +62,10 @@ fn parse_mount(line: &[u8]) -> Option<Mounted> {
     let path = |at: usize| Some(PathBuf::from(OsString::from_vec(unescape(fields.get(at)?))));
     let is_ours = *fields.get(separator + 1)? == b"fuse.lacuna";
     is_ours.then_some(())?;
-    Some(Mounted { dir: path(4)?, source: path(separator + 2)? })
+    let is_read_only =
+        |at: usize| Some(fields.get(at)?.split(|byte| *byte == b',').any(|option| option == b"ro"));
+    let read_only = (is_read_only(5)?, is_read_only(separator + 3)?);
+    Some(Mounted { dir: path(4)?, source: path(separator + 2)?, read_only })
 }
 
 /// Spaces and the like stand as backslash and three octal digits in mountinfo.
@@ -76,14 +91,23 @@ mod tests {
 
     #[test]
     fn the_table_of_mounts_is_understood() {
-        let line = br"36 25 0:32 / /mnt/a\040b rw,nosuid shared:7 - fuse.lacuna /tmp/st\134ore rw,user_id=0";
-        let expected = Mounted { dir: "/mnt/a b".into(), source: r"/tmp/st\ore".into() };
-        assert_eq!(parse_mount(line), Some(expected));
+        let line = |through: &str, all: &str| {
+            let line = format!(
+                r"36 25 0:32 / /mnt/a\040b {through},nosuid shared:7 - fuse.lacuna /tmp/st\134ore {all},user_id=0"
+            );
+            parse_mount(line.as_bytes())
+        };
+        for (through, all) in [("rw", "rw"), ("ro", "rw"), ("rw", "ro"), ("ro", "ro")] {
+            let read_only = (through == "ro", all == "ro");
+            let expected = Mounted { dir: "/mnt/a b".into(), source: r"/tmp/st\ore".into(), read_only };
+            assert_eq!(line(through, all), Some(expected));
+        }
         for other in [
             &b"36 25 0:32 / /mnt/a rw - ext4 /dev/sda rw"[..],
             b"",
             b"-",
             b"36 25 0:32 / /mnt/a rw -",
+            b"36 25 0:32 / /mnt/a rw - fuse.lacuna /tmp/store",
             b"a b c - fuse.lacuna",
         ] {
             assert_eq!(parse_mount(other), None);

@@ -23,7 +23,7 @@ mod times;
 mod update;
 mod xattr;
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::AtomicBool};
 
 use lacuna_device::FileId;
 use lacuna_ftl::{Lba, Spare};
@@ -67,6 +67,8 @@ pub(crate) struct Inodes {
     /// When reads update times of last access, and whether listings do not (`nodiratime`).
     access_times: AccessTimes,
     skips_directories: bool,
+    /// Whether reads update them at all now.
+    notes_access: AtomicBool,
     numbers: Mutex<Numbers>,
     /// Inodes that a kernel knows.
     lookups: Lookups,
@@ -93,6 +95,7 @@ impl Inodes {
             root_reserve,
             access_times,
             skips_directories,
+            notes_access: AtomicBool::new(true),
             numbers: Mutex::new(Numbers::new(clock())),
             lookups: Lookups::default(),
             quotas: Quotas::default(),

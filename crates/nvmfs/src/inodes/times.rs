@@ -1,6 +1,6 @@
 //! Times that are in memory only, and storing them in a sync.
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering::Relaxed};
 
 use crate::{
     error::Result,
@@ -35,6 +35,11 @@ impl Inodes {
         self.access_times
     }
 
+    /// See [`crate::posix::Posix::note_access`].
+    pub(crate) fn note_access(&self, notes: bool) {
+        self.notes_access.store(notes, Relaxed);
+    }
+
     /// See [`crate::posix::Posix::is_access_due`].
     pub(crate) fn is_access_due(&self, ino: Ino) -> bool {
         let node = self.nodes.get(ino).filter(|node| node.is_loaded() && self.keeps_access_time(node));
@@ -45,7 +50,7 @@ impl Inodes {
 
     fn keeps_access_time(&self, node: &Node) -> bool {
         let is_left_out = self.skips_directories && node.kind() == FileKind::Directory;
-        self.access_times != AccessTimes::Never && !is_left_out
+        self.access_times != AccessTimes::Never && !is_left_out && self.notes_access.load(Relaxed)
     }
 
     /// The update that stores the times of these nodes, which are locked; none if none wait for it.

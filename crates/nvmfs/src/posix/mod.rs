@@ -388,6 +388,11 @@ impl Posix {
         self.layers.inodes.access_times()
     }
 
+    /// Whether reads update these times from now on: a kernel may have made its mount read-only, or writable again.
+    pub fn note_access(&self, notes: bool) {
+        self.layers.inodes.note_access(notes);
+    }
+
     /// Whether a read of this inode, which is open, would update its time of last access
     /// ([`AccessTimes`]).
     pub fn is_access_due(&self, ino: Ino) -> bool {
