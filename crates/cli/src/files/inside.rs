@@ -9,8 +9,8 @@ use lacuna_nvmfs::{
 };
 
 use super::contents::{
-    ACCESS_ACL, DEFAULT_ACL, Directory, Entry, First, Identity, Kept, Made, NOT_WHOLE, Source, Writer,
-    Xattrs, perm_without_acl,
+    ACCESS_ACL, DEFAULT_ACL, Directory, Entry, First, Identity, Kept, Made, NOT_WHOLE, SET_ID, Source,
+    Writer, Xattrs, perm_without_acl,
 };
 
 /// An object of a store.
@@ -134,8 +134,9 @@ impl Made for Inside {
         };
         // A change of owner takes set-user-id and capabilities away.
         let owner = SetAttr { uid: Some(kept.uid), gid: Some(kept.gid), ..SetAttr::default() };
-        set("its owner", self.posix.setattr(self.ino, &owner).map(drop));
-        let mut perm = kept.perm;
+        let has_owner = set("its owner", self.posix.setattr(self.ino, &owner).map(drop));
+        // They would act for root, whose it is otherwise.
+        let mut perm = if has_owner { kept.perm } else { kept.perm & !SET_ID };
         for (name, value) in xattrs {
             let what = format!("the attribute {}", String::from_utf8_lossy(name));
             let is_set = set(&what, self.posix.setxattr(self.ino, name, value, XattrMode::Set));

@@ -542,12 +542,14 @@ fn times(kept: &Kept) -> Timestamps {
     Timestamps { last_access: spec(kept.accessed), last_modification: spec(kept.modified) }
 }
 
-/// Owner (only root may give files away), extended attributes, permissions and times of a file or directory.
+/// Owner (only root may give files away, others to their groups), extended attributes, permissions and times of a file or directory.
 fn keep(object: &impl AsFd, kept: &Kept, xattrs: &Xattrs) -> Vec<String> {
     let mut left_out = LeftOut::default();
     let (uid, gid) = owner(kept);
     if geteuid().is_root() {
         left_out.note("its owner", fchown(object, Some(uid), Some(gid)));
+    } else {
+        let _ = fchown(object, None, Some(gid));
     }
     let mut perm = kept.perm;
     // A list that the directory passed on would let in whom the source keeps out.
@@ -611,6 +613,33 @@ mod tests {
         file.publish(true).unwrap();
         below.keep(&Kept { perm: 0o755, ..kept }, &Xattrs::new());
         assert_eq!((mode("file"), mode("directory")), (0o644, 0o755));
+    }
+
+    /// As by cp(1): who is in a group may give it files, and set-group-id goes where the group does not come along.
+    #[test]
+    fn set_group_id_comes_with_the_group() {
+        if !geteuid().is_root() {
+            return eprintln!("SKIPPED: only root can be somebody else");
+        }
+        let (user, own, other, strange) = (65534, 65534, 12345, 54321);
+        let copy = |gid: u32| {
+            let file = tempfile::tempfile().unwrap();
+            fchown(&file, Some(Uid::from_raw(user)), Some(Gid::from_raw(own))).unwrap();
+            let kept = LocalSource::open(Path::new("/")).unwrap().kept().unwrap();
+            let kept = Kept { kind: FileKind::File, perm: 0o2750, uid: user, gid, ..kept };
+            let as_user = || {
+                rustix::thread::set_thread_groups(&[Gid::from_raw(other)]).unwrap();
+                let user = Uid::from_raw(user);
+                rustix::thread::set_thread_res_uid(user, user, user).unwrap();
+                keep(&file, &kept, &Xattrs::new())
+            };
+            let left_out = std::thread::scope(|scope| scope.spawn(as_user).join().unwrap());
+            let stat = fstat(&file).unwrap();
+            (stat.st_gid, stat.st_mode & 0o7777, left_out)
+        };
+        assert_eq!(copy(other), (other, 0o2750, vec![]));
+        let lost = "its set-user-id and set-group-id bits (another owner)".to_owned();
+        assert_eq!(copy(strange), (own, 0o750, vec![lost]));
     }
 
     #[test]
