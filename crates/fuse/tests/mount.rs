@@ -20,6 +20,7 @@ use lacuna_device::{BatchOp, DirOptions, DirVfs, StreamHint, Vfs};
 use lacuna_ftl::{Lba, Op, Stream};
 use lacuna_fuse::{PageCache, Transport};
 use lacuna_nvmfs::{CheckDepth, Ino, Nvmfs, Options};
+use lacuna_sim::BeforeReads;
 use rustix::{
     fs::{
         AtFlags, CWD, Dir, Mode, OFlags, RenameFlags, StatxFlags, XattrFlags, fgetxattr, flistxattr,
@@ -481,6 +482,38 @@ fn abort(dir: &Path) -> bool {
 #[test]
 fn an_aborted_connection_ends_in_an_error_and_loses_nothing_synced() {
     transports().into_iter().for_each(aborted_over);
+}
+
+/// Those that are left would serve on, and one after the other end in the same way, until nobody answers.
+#[test]
+fn a_thread_that_ends_takes_the_mount_with_it() {
+    for transport in transports() {
+        let device = formatted();
+        let before = Nvmfs::open(Arc::clone(&device), Options::default()).expect("opens");
+        before.create("file", StreamHint::Data).expect("creates").write_at(0, &[1; 4096]).expect("writes");
+        before.close().expect("closes");
+        drop(before); // with what it has in memory
+        let is_armed = Arc::new(AtomicBool::new(false));
+        let panics = Arc::clone(&is_armed);
+        let device = BeforeReads::new(device, move |_| {
+            assert!(!panics.swap(false, SeqCst), "on purpose");
+            Ok(())
+        });
+        let Some(mounted) = Mounted::of(device, transport) else { continue };
+        let Mounted { dir, mut session, .. } = mounted;
+        let mut unmount = session.unmounter();
+        let serving = thread::spawn(move || session.serve());
+        is_armed.store(true, SeqCst);
+        fs::read(dir.path().join("file")).expect_err("nobody answers it");
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !serving.is_finished() && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(10));
+        }
+        let has_ended = serving.is_finished();
+        unmount().expect("is unmounted, or was");
+        let served = serving.join().expect("serves");
+        assert!(has_ended && served.is_err(), "{}: {has_ended} {served:?}", transport.name());
+    }
 }
 
 fn aborted_over(transport: &dyn Transport) {

@@ -1,12 +1,22 @@
 //! The transport of the crate `fuser`: threads that read requests from clones of `/dev/fuse`.
+//!
+//! A thread that ends before the mount does, by a panic or because it could not read a request, ends the mount: fuser would
+//! go on with those that are left, until none is.
 
 use std::{
-    cell::RefCell,
+    cell::{OnceCell, RefCell},
     ffi::OsStr,
     io,
-    os::{fd::AsFd, unix::ffi::OsStrExt},
+    ops::Deref,
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::ffi::OsStrExt,
+    },
     path::Path,
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
@@ -21,13 +31,14 @@ use lacuna_nvmfs::{
     Timestamp,
     posix::{Attr, Caller, FileKind, Rename, SetAttr, SetTime, XattrMode},
 };
-use rustix::{io::Errno as Os, process::geteuid};
+use parking_lot::Mutex;
+use rustix::{event::Timespec, io::Errno as Os, process::geteuid};
 
 use super::{
     BACKGROUND_MAX, COPY_BYTES_MAX, MountOptions, REQUEST_BYTES_MAX, STATFS_BLOCK_BYTES, Session, TTL,
     Transport, Unmounter,
     invalidator::{Cached, Invalidator},
-    kernel_mount::{AbortOnDrop, KernelMount, ending},
+    kernel_mount::{AbortOnDrop, KernelMount, ending, has_ended},
     ttl_of_attr,
 };
 use crate::{
@@ -99,9 +110,10 @@ impl Transport for FuserTransport {
         config.n_threads = Some(options.threads);
         config.clone_fd = true;
         let invalidator = Arc::new(OnceLock::new());
-        let adapter =
-            Adapter { service: Arc::clone(&service), invalidator: Arc::clone(&invalidator), masks: false };
-        let (session, mount) = match geteuid().is_root() {
+        let end = Arc::new(OnceLock::new());
+        let serving = Serving { service: Arc::clone(&service), end: Arc::clone(&end) };
+        let adapter = Adapter { service: serving, invalidator: Arc::clone(&invalidator), masks: false };
+        let (mut session, mount) = match geteuid().is_root() {
             true => {
                 let (device, mount) = KernelMount::new(dir, options)?;
                 let mount = AbortOnDrop(mount);
@@ -112,6 +124,12 @@ impl Transport for FuserTransport {
             }
             false => (fuser::Session::new(adapter, dir, &config)?, None),
         };
+        let of_mount = End {
+            device: session.as_fd().try_clone_to_owned()?,
+            unmount: Mutex::new(end_of(&mut session, mount.as_ref())),
+            came_early: AtomicBool::new(false),
+        };
+        assert!(end.set(of_mount).is_ok(), "a session is made once");
         let notifier = session.notifier();
         let started = Invalidator::start(move |number, what| {
             let (offset, len) = what.offset_and_len();
@@ -125,7 +143,7 @@ impl Transport for FuserTransport {
                 invalidator.order(number, Cached::Attributes, || ());
             }
         });
-        Ok(Box::new(FuserSession { session, mount, service }))
+        Ok(Box::new(FuserSession { session, mount, service, end }))
     }
 }
 
@@ -148,6 +166,7 @@ struct FuserSession {
     /// `None` where fuser mounts, by fusermount. It takes whatever it finds on the directory in the end for its own.
     mount: Option<AbortOnDrop>,
     service: Arc<Service>,
+    end: Arc<OnceLock<End>>,
 }
 
 impl Session for FuserSession {
@@ -168,13 +187,74 @@ impl Session for FuserSession {
         });
         drop(self.mount);
         self.service.unmounted();
-        served
+        match self.end.get() {
+            Some(end) if end.came_early.load(SeqCst) => {
+                served.and(Err(io::Error::other("a thread that served it has ended")))
+            }
+            _ => served,
+        }
+    }
+}
+
+/// How long the kernel may take to end a connection after it has said that it will (`FUSE_DESTROY`).
+const LAST_REQUEST: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+
+/// Ends a mount with the first thread of those that serve it.
+struct End {
+    device: OwnedFd,
+    unmount: Mutex<Box<dyn FnMut() + Send>>,
+    /// Whether that was before anybody unmounted.
+    came_early: AtomicBool,
+}
+
+/// Ends a mount at once where root made it; else takes it off its directory, and what is open is served by the rest.
+fn end_of(session: &mut fuser::Session<Adapter>, mount: Option<&AbortOnDrop>) -> Box<dyn FnMut() + Send> {
+    let mut unmounter = session.unmount_callable();
+    match mount.map(|mount| mount.0.clone()) {
+        Some(mount) => Box::new(move || mount.abort()),
+        None => Box::new(move || drop(unmounter.unmount())),
+    }
+}
+
+/// In each thread that serves a mount, from its first request on.
+struct EndsMount(Arc<OnceLock<End>>);
+
+impl Drop for EndsMount {
+    fn drop(&mut self) {
+        let Some(end) = self.0.get() else { return };
+        if !has_ended(end.device.as_fd(), LAST_REQUEST).unwrap_or(false) {
+            log::error!("a thread that serves requests has ended, and the mount with it");
+            end.came_early.store(true, SeqCst);
+            (end.unmount.lock())();
+        }
+    }
+}
+
+thread_local! {
+    static ENDS_MOUNT: OnceCell<EndsMount> = const { OnceCell::new() };
+}
+
+/// The service, to threads that serve a mount.
+struct Serving {
+    service: Arc<Service>,
+    end: Arc<OnceLock<End>>,
+}
+
+impl Deref for Serving {
+    type Target = Service;
+
+    fn deref(&self) -> &Service {
+        // Not in the thread that mounts, which may end before.
+        if self.end.get().is_some() {
+            ENDS_MOUNT.with(|ends| _ = ends.get_or_init(|| EndsMount(Arc::clone(&self.end))));
+        }
+        &self.service
     }
 }
 
 /// Turns calls of fuser into calls of the service.
 struct Adapter {
-    service: Arc<Service>,
+    service: Serving,
     /// Set before the first request is served.
     invalidator: Arc<OnceLock<Invalidator>>,
     /// The umask is applied here, because a default access control list takes its place; otherwise the kernel has

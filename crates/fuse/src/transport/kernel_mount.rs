@@ -121,7 +121,7 @@ fn mounted_on(dir: &Path) -> io::Result<(Option<u64>, u32)> {
 }
 
 /// Whether the connection of a device ends within this time.
-fn has_ended(device: BorrowedFd<'_>, within: Timespec) -> Result<bool, Os> {
+pub(super) fn has_ended(device: BorrowedFd<'_>, within: Timespec) -> Result<bool, Os> {
     let mut device = [PollFd::from_borrowed_fd(device, PollFlags::empty())];
     poll(&mut device, Some(&within))?;
     Ok(device[0].revents().contains(PollFlags::ERR))
