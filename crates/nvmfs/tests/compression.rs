@@ -770,6 +770,49 @@ fn a_file_on_a_full_store_is_shortened_within_a_chunk() {
     assert_clean(&vfs);
 }
 
+/// What lies before the cut in the same chunk, and is stored by itself, need not be read.
+#[test]
+fn a_file_is_shortened_behind_damage_in_its_chunk() {
+    let device = formatted(64 << 20, "lz4");
+    let mut rng = SeededRng::new(12);
+    let (damaged, behind) = (noise(&mut rng, CHUNK / 2), shrinking(&mut rng, CHUNK));
+    let vfs = open(&device);
+    let ino = file(&vfs.posix(), "damaged");
+    write(&vfs.posix(), ino, 0, &behind);
+    write(&vfs.posix(), ino, 0, &damaged);
+    vfs.close().unwrap();
+    drop(vfs);
+    let mut image = vec![0; 64 << 20];
+    device.read_at(0, &mut image).unwrap();
+    let at = image.windows(64).position(|bytes| *bytes == damaged[..64]).expect("noise stays as it is");
+    let sector = at / 512 * 512;
+    image[at] ^= 1;
+    device.write_at(sector as u64, &image[sector..sector + 512]).unwrap();
+
+    let vfs = open(&device);
+    let (fs, damage) =
+        (vfs.posix(), |error: Error| assert!(error.to_string().contains("checksum"), "{error}"));
+    let cut = |len: usize| fs.setattr(ino, &SetAttr { size: Some(len as u64), ..SetAttr::default() });
+    let rest = |len: usize| {
+        let mut rest = vec![0xee; len - CHUNK / 2];
+        assert_eq!(fs.read(ino, CHUNK as u64 / 2, &mut rest).unwrap(), rest.len());
+        rest
+    };
+    for len in [CHUNK - 100, CHUNK - 4000] {
+        assert_eq!(cut(len).unwrap().size, len as u64);
+        assert!(rest(len) == behind[CHUNK / 2..len], "{len}");
+        damage(fs.read(ino, 0, &mut [0; 512]).unwrap_err());
+    }
+    let len = CHUNK - 4000;
+    damage(cut(100).unwrap_err());
+    assert!(
+        fs.getattr(ino).unwrap().size == len as u64 && rest(len) == behind[CHUNK / 2..len],
+        "all or nothing"
+    );
+    cut(0).unwrap();
+    assert_clean(&vfs);
+}
+
 /// With little memory for the map, and with nothing of it in memory at first.
 #[test]
 fn little_memory_for_the_map_is_enough() {
