@@ -11,6 +11,7 @@
 //!   any VFS, [`unreadable`] makes byte ranges of a device fail, a [`FullHost`] has no space for writes.
 //! - [`forge`] changes stores behind their checksums, as an attacker would.
 //! - [`pack_image`] and [`unpack_image`] keep devices as small files beside tests.
+//! - [`forked`] runs part of a test in a child process.
 //! - [`Watchdog`] and [`peak_memory_bytes`] limit what a test may take.
 //! - [`CutTally`] counts where power cuts fell, so that a matrix which misses a place fails.
 //! - [`mutation`] runs a test of a crate with one of its rules broken, and says whether an assertion noticed.
@@ -29,6 +30,7 @@ mod crash;
 mod device;
 mod faults;
 pub mod forge;
+mod forked;
 mod full_host;
 mod hooked;
 mod image;
@@ -44,6 +46,7 @@ mod vfs;
 pub use before_reads::{BeforeReads, unreadable};
 pub use device::SimDevice;
 pub use faults::{Fault, FaultRates};
+pub use forked::forked;
 pub use full_host::FullHost;
 pub use hooked::{HookedVfs, Hooks};
 pub use image::{pack_image, unpack_image};
