@@ -139,6 +139,29 @@ for _ in $(seq 10); do
     umount "$mnt"
     mount_store
 done
+# Where the store has another name by now, nobody can ask its process; what protects the data is done all the same.
+mv "$store" "$store.moved"
+"$LACUNA" remount "$mnt" 2>/dev/null && fail "remounted, and nobody knows whether it may be writable"
+"$LACUNA" remount --read-only "$mnt" 2>"$WORK/error" || fail "not read-only: $(cat "$WORK/error")"
+[ "$(wc -l <"$WORK/error")" = 1 ] && grep -q 'not known to be synced' "$WORK/error" || fail "$(cat "$WORK/error")"
+(touch "$mnt/new") 2>/dev/null && fail "written to after remount --read-only"
+mv "$store.moved" "$store"
+umount_store
+mount_store
+# The signal that a closing terminal sends twice: what is open stays until it is closed.
+echo kept >"$mnt/open"
+exec 7<"$mnt/open"
+pid=$(daemon_pid)
+kill -HUP "$pid"
+sleep 0.5
+kill -HUP "$pid"
+sleep 0.5
+mountpoint -q "$mnt" && fail "still mounted after SIGHUP"
+[ "$(cat <&7)" = kept ] || fail "what is open cannot be read after SIGHUP"
+exec 7<&-
+while kill -0 "$pid" 2>/dev/null; do sleep 0.05; done
+mount_store
+rm "$mnt/open"
 # A signal unmounts and closes.
 pid=$(daemon_pid)
 kill -TERM "$pid"
