@@ -3,7 +3,7 @@
 # one line where it is missing or wrong, and nothing of what was written in plain form on the disk.
 . "$(dirname "$0")/lib.sh"
 need_fuse
-need setsid strings
+need setsid strings python3
 build
 start 256M
 umount_store
@@ -47,6 +47,31 @@ refused "wrong key: it opens none of 1 key slots" "$LACUNA" mount --key-file "$W
 refused "is mounted on" "$LACUNA" key rotate --key-file "$key" --new-key-file "$WORK/wrong" "$store"
 umount_store
 "$LACUNA" mount --key-fd 3 "$store" "$mnt" 3<"$key"
+umount_store
+
+# Once the store is open its process has no key in memory, nor that of tables, of which it needs none.
+cat >"$WORK/memory.py" <<'PYTHON'
+import re, sys
+pid, words = sys.argv[1], sys.argv[2:]
+found = dict.fromkeys(words, 0)
+with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/mem", "rb", 0) as memory:
+    for line in maps:
+        start, end = (int(number, 16) for number in re.match("([0-9a-f]+)-([0-9a-f]+)", line).groups())
+        try:
+            memory.seek(start)
+            while start < end and (data := memory.read(min(end - start, 1 << 24))):
+                start += len(data)
+                for word in words:
+                    found[word] += data.count(word.encode())
+        except (OSError, OverflowError):
+            pass  # not to be read, as the kernel's pages
+print(*(min(count, 1) for count in found.values()))
+PYTHON
+(umask 077 && echo "battery staple" >"$WORK/tables")
+"$LACUNA" mount --foreground --key-file "$key" --tables-key-file "$WORK/tables" "$store" "$mnt" 2>/dev/null &
+await "not mounted" mountpoint -q "$mnt"
+in_memory=$(python3 "$WORK/memory.py" $! "$(cat "$key")" "$(cat "$WORK/tables")" "--key-file")
+[ "$in_memory" = "0 0 1" ] || fail "keys, or no option, in the memory of a mount: $in_memory"
 umount_store
 
 # As mount(8) and fstab do it.
