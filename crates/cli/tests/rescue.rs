@@ -3,11 +3,12 @@
 use std::{
     collections::BTreeMap,
     fs,
-    os::unix::fs::{FileExt, MetadataExt, symlink},
+    os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink},
     path::Path,
 };
 
 use crate::support::{Scratch, run, succeed};
+use lacuna_nvmfs::{Ino, OpenedVfs, VfsOptions, open_vfs, posix::XattrMode};
 
 /// Bytes that are found nowhere else.
 fn content(seed: u64, len: usize) -> Vec<u8> {
@@ -132,4 +133,43 @@ fn what_is_no_store_is_refused() {
         assert!(String::from_utf8_lossy(&output.stderr).contains(store), "{output:?}");
         assert!(!scratch.path("out").exists());
     }
+}
+
+/// Whom its list of access kept out is not known then.
+#[test]
+fn a_file_whose_attributes_cannot_be_read_is_for_its_owner_alone() {
+    let scratch = Scratch::new();
+    succeed(&scratch, "format store --size 64M");
+    fs::write(scratch.path("file"), content(1, 100_000)).unwrap();
+    fs::set_permissions(scratch.path("file"), fs::Permissions::from_mode(0o664)).unwrap();
+    succeed(&scratch, "put file store:/file");
+    let store = open_vfs(&scratch.path("store"), &VfsOptions::default()).unwrap();
+    let OpenedVfs::Store(fs) = store else { panic!("not a store") };
+    let posix = fs.posix();
+    let ino = posix.lookup(Ino::ROOT, b"file").unwrap().ino;
+    posix.setxattr(ino, b"user.large", &content(2, 5000), XattrMode::Set).unwrap();
+    fs.close().unwrap();
+    drop((posix, fs));
+    damage(&scratch, &content(2, 5000)[2000..2016]);
+
+    succeed(&scratch, "format other --size 64M");
+    fs::write(scratch.path("there"), "what is there").unwrap();
+    for (arguments, is_kept) in [
+        ("get store:/file new", true),
+        ("rescue store out", true),
+        ("cp store:/file other:/file", true),
+        ("get store:/file there", false),
+    ] {
+        let output = run(&scratch, arguments);
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{stderr}");
+        assert!(stderr.contains("store:/file: attributes: "), "{arguments}: {stderr}");
+        assert_eq!(stderr.contains("left as it was"), !is_kept, "{arguments}: {stderr}");
+    }
+    for name in ["new", "out/file"] {
+        assert_eq!(fs::metadata(scratch.path(name)).unwrap().permissions().mode() & 0o777, 0o600, "{name}");
+        assert!(fs::read(scratch.path(name)).unwrap() == content(1, 100_000), "{name}");
+    }
+    assert!(succeed(&scratch, "ls other").starts_with("-rw------- "));
+    assert_eq!(fs::read_to_string(scratch.path("there")).unwrap(), "what is there");
 }
