@@ -11,7 +11,7 @@ use clap::Args;
 use lacuna_device::{LogDevice, create_log_device, open_log_device};
 use lacuna_nvmfs::{Compression, FormatOptions, LogDevicePath, format_path};
 
-use crate::{complain, keys, log_device, say, size::Size};
+use crate::{complain, keys, log_device, say_done, size::Size};
 
 /// Make an empty store: a new file, or a block device. Its root directory belongs to the user who makes it
 #[derive(Args)]
@@ -69,7 +69,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             log.device.name()
         ));
     }
-    say(&format!("{}: formatted\n", arguments.store.display()))
+    say_done(&format!("{}: formatted\n", arguments.store.display()))
 }
 
 /// A log device for a new store.

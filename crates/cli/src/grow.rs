@@ -4,7 +4,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use lacuna_nvmfs::{Nvmfs, OpenedVfs};
 
-use crate::{control, keys::open_vfs, log_device, say, size::Size};
+use crate::{control, keys::open_vfs, log_device, say_done, size::Size};
 
 /// Make a store larger, mounted or not; nothing in it changes
 #[derive(Args)]
@@ -58,7 +58,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             _ => bail!("{}: a directory, which has no size", store.display()),
         },
     };
-    say(&format!("{}: {outcome}\n", store.display()))
+    say_done(&format!("{}: {outcome}\n", store.display()))
 }
 
 /// Answers the question `grow SIZE` about a mounted store.

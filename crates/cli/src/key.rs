@@ -12,7 +12,7 @@ use crate::{
     keys::{self, NewKeyArguments},
     log_device,
     printable::one_line,
-    say,
+    say, say_done,
 };
 
 /// Show and change the keys that open an encrypted store, which must not be mounted, or encrypted tables. Data stays as
@@ -83,12 +83,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             let new = new.key(store)?;
             let slot =
                 Ftl::change_keys(&device, &secret, &KeyChange::Add { new: &new.secret, options: &new.slot })?;
-            say(&format!("{}: key slot {slot} added\n", store.display()))
+            say_done(&format!("{}: key slot {slot} added\n", store.display()))
         }
         Change::Remove { store, slot } => {
             let device = open(store, false)?;
             Ftl::change_keys(&device, &keys::secret_of(store)?, &KeyChange::Remove { slot: *slot })?;
-            say(&format!("{}: key slot {slot} removed\n", store.display()))
+            say_done(&format!("{}: key slot {slot} removed\n", store.display()))
         }
         Change::Rotate { store, new } => {
             let device = open(store, false)?;
@@ -96,7 +96,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             let new = new.key(store)?;
             let change = KeyChange::Rotate { new: &new.secret, options: &new.slot };
             let slot = Ftl::change_keys(&device, &secret, &change)?;
-            say(&format!("{}: key slot {slot} has the new key\n", store.display()))
+            say_done(&format!("{}: key slot {slot} has the new key\n", store.display()))
         }
     }
 }
@@ -120,17 +120,17 @@ fn run_on_tables(command: &Change) -> Result<()> {
         },
         Change::Create { label, .. } => keys::new_tables_key(store, label)
             .and_then(|key| Ok(Store::create_keys(&vfs, &key)?))
-            .and_then(|()| say(&format!("{name}: tables can be encrypted; key slot 0 has the key\n"))),
+            .and_then(|()| say_done(&format!("{name}: tables can be encrypted; key slot 0 has the key\n"))),
         Change::Add { new, .. } => new
             .key(store)
             .and_then(|new| change(&KeyChange::Add { new: &new.secret, options: &new.slot }))
-            .and_then(|slot| say(&format!("{name}: key slot {slot} of the tables added\n"))),
+            .and_then(|slot| say_done(&format!("{name}: key slot {slot} of the tables added\n"))),
         Change::Remove { slot, .. } => change(&KeyChange::Remove { slot: *slot })
-            .and_then(|slot| say(&format!("{name}: key slot {slot} of the tables removed\n"))),
+            .and_then(|slot| say_done(&format!("{name}: key slot {slot} of the tables removed\n"))),
         Change::Rotate { new, .. } => new
             .key(store)
             .and_then(|new| change(&KeyChange::Rotate { new: &new.secret, options: &new.slot }))
-            .and_then(|slot| say(&format!("{name}: key slot {slot} of the tables has the new key\n"))),
+            .and_then(|slot| say_done(&format!("{name}: key slot {slot} of the tables has the new key\n"))),
     };
     drop(vfs);
     opened.close()?;

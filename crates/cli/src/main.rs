@@ -63,7 +63,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand, error::ErrorKind};
 use signal_hook::consts::SIGXFSZ;
 
-pub(crate) use output::{complain, note, say};
+pub(crate) use output::{complain, note, say, say_done};
 
 #[derive(Parser)]
 #[command(name = "lacuna", version, about = "A flash-native storage stack", max_term_width = 100)]

@@ -35,6 +35,11 @@ pub(crate) fn say(text: &str) -> Result<()> {
     }
 }
 
+/// Says what was done. That it cannot be said is an error, which does not look as if nothing was done.
+pub(crate) fn say_done(text: &str) -> Result<()> {
+    say(text).with_context(|| format!("{}; this is done, and cannot be said", text.trim_end()))
+}
+
 /// Makes the file `path` for a report if there is none, so that hours of benchmark do not end in a report that cannot be
 /// written. What is there is replaced only if it is text, as reports are: a store is not.
 pub(crate) fn reserve_report(path: &Path) -> Result<()> {

@@ -27,7 +27,7 @@ use crate::{
     keys::{open_tables, open_vfs},
     log_device,
     look::holds_tables,
-    note, say,
+    note, say_done,
     size::Size,
     table_info::kind_text,
     tables::{Kind, Switch},
@@ -221,7 +221,7 @@ fn on(path: &Path, work: impl FnOnce(&Store) -> Result<String>) -> Result<()> {
     }
     let done = worked_on(path, vfs, work).with_context(|| name.clone());
     opened.close()?;
-    done?.lines().try_for_each(|line| say(&format!("{name}: {line}\n")))
+    done?.lines().try_for_each(|line| say_done(&format!("{name}: {line}\n")))
 }
 
 fn worked_on(path: &Path, vfs: Arc<dyn Vfs>, work: impl FnOnce(&Store) -> Result<String>) -> Result<String> {

@@ -81,15 +81,22 @@ fn what_cannot_be_printed_is_no_success() {
     fs::write(scratch.path("file"), "content").unwrap();
     succeed(&scratch, "format store --size 32M");
     succeed(&scratch, "put file store:/file");
+    let unheard = |arguments: &str, closed: &str, words: &[&str]| {
+        let line = format!("exec \"$0\" {arguments} {closed}");
+        let mut command = Command::new("sh");
+        command.args(["-c", &line, env!("CARGO_BIN_EXE_lacuna")]).current_dir(scratch.path("."));
+        complains(&command.output().unwrap(), 1, words);
+    };
     for arguments in ["info store", "check store", "ls store", "cat store:/file"] {
         for closed in [">&-", ">/dev/full"] {
-            let line = format!("exec \"$0\" {arguments} {closed}");
-            let mut command = Command::new("sh");
-            command.args(["-c", &line, env!("CARGO_BIN_EXE_lacuna")]).current_dir(scratch.path("."));
-            complains(&command.output().unwrap(), 1, &["standard output"]);
+            unheard(arguments, closed, &["standard output"]);
         }
         succeed(&scratch, arguments);
     }
+    // What has changed something says so.
+    unheard("format new --size 32M", ">&-", &["new: formatted; this is done", "standard output"]);
+    unheard("grow new 64M", ">/dev/full", &["67108864 bytes; this is done", "standard output"]);
+    assert!(succeed(&scratch, "grow new max").contains("already"));
 }
 
 #[test]
