@@ -21,6 +21,10 @@ use super::table;
 /// Between two looks at the table, where others mount all the time.
 const PAUSE: Duration = Duration::from_millis(200);
 
+/// How often the table is looked at again after a change while mount and file system differ: one may only be about to
+/// follow the other, or a bind mount may stay read-only.
+const LOOKS: u32 = 10;
+
 /// The mount of a store on a directory.
 pub(super) struct Remounts {
     pub(super) store: PathBuf,
@@ -30,11 +34,13 @@ pub(super) struct Remounts {
 }
 
 impl Remounts {
-    /// Does what a remount calls for. Returns whether mount and file system agree; none where there is no such mount.
+    /// Does what a remount calls for. Returns whether mount and file system agree; none once the store is taken away.
     pub(super) fn look(&self) -> Option<bool> {
         let fs = self.fs.lock().expect("nobody panics and goes on");
         let posix = fs.as_ref()?.posix();
-        let (is_mount_read_only, is_read_only) = table::read_only(&self.dir, &self.store).ok()??;
+        let found = table::read_only(&self.dir, &self.store).ok().flatten();
+        // It may have been moved, and is served on.
+        let (is_mount_read_only, is_read_only) = found.unwrap_or_default();
         posix.note_access(!is_read_only);
         if is_read_only {
             // It may have been writable since the last look. The flusher tells of failures.
@@ -47,10 +53,13 @@ impl Remounts {
     pub(super) fn watch(self: Arc<Remounts>) -> io::Result<()> {
         let table = File::open(table::PATH)?;
         thread::Builder::new().name("remounts".into()).spawn(move || {
+            let mut looks_left = LOOKS;
             while let Some(agree) = self.look() {
                 thread::sleep(PAUSE);
                 let soon = Timespec { tv_sec: 0, tv_nsec: PAUSE.subsec_nanos().into() };
-                let _ = poll(&mut [PollFd::new(&table, PollFlags::PRI)], (!agree).then_some(&soon));
+                let timeout = (!agree && looks_left > 0).then_some(&soon);
+                let woken = poll(&mut [PollFd::new(&table, PollFlags::PRI)], timeout);
+                looks_left = if woken == Ok(0) { looks_left - 1 } else { LOOKS };
             }
         })?;
         Ok(())

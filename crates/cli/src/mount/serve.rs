@@ -127,7 +127,9 @@ fn serve(arguments: &Arguments) -> Result<()> {
     let watch = watch::start(Arc::clone(&fs), arguments)?;
     *of_threads.lock().expect("nobody panics and goes on") = Some(Arc::clone(&fs));
     if !arguments.read_only {
-        remounts.watch()?;
+        if let Err(error) = remounts.watch() {
+            log::warn!("{name}: remounts by the kernel alone are not noticed: {error}");
+        }
     }
     let served_by = Arc::clone(&of_threads);
     let patience = Patience::new(&fs, arguments, &ended);

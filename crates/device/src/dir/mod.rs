@@ -215,6 +215,8 @@ impl Drop for DirVfs {
         if !self.process.is_current() {
             return;
         }
+        // First: who gets the file's lock shall not find this one taken, and go on without it.
+        let _ = rustix::fs::flock(&self.directory, FlockOperation::Unlock);
         if let Some(lock) = &self.lock {
             // Before it is unlocked, so that nobody holds it.
             if *self.is_untouched.get_mut() {
@@ -222,7 +224,6 @@ impl Drop for DirVfs {
             }
             let _ = rustix::fs::flock(&lock.file, FlockOperation::Unlock);
         }
-        let _ = rustix::fs::flock(&self.directory, FlockOperation::Unlock);
     }
 }
 
@@ -247,7 +248,7 @@ fn lock(path: &Path, directory: &OwnedFd, options: DirOptions) -> Result<Locked>
             PositionalFile::open_in(directory, Path::new(LOCK_NAME), name.clone(), flags | NO_OTHER_KINDS);
         opened.and_then(PositionalFile::in_sectors)
     };
-    let nobody_writes = options.read_only
+    let mut nobody_writes = options.read_only
         && rustix::fs::fstatvfs(directory).is_ok_and(|stat| stat.f_flag.contains(StatVfsMountFlags::RDONLY));
     loop {
         let mut opened = open(if nobody_writes { OFlags::RDONLY } else { OFlags::RDWR });
@@ -265,6 +266,13 @@ fn lock(path: &Path, directory: &OwnedFd, options: DirOptions) -> Result<Locked>
                 return Err(busy());
             }
             opened = open(OFlags::RDWR | OFlags::CREATE);
+        }
+        let is_refused =
+            opened.as_ref().is_err_and(|source| source.kind() == io::ErrorKind::ReadOnlyFilesystem);
+        if is_refused && options.read_only && !nobody_writes {
+            // Not all of the file system: a snapshot of btrfs, say.
+            nobody_writes = true;
+            continue;
         }
         let lock = opened.map_err(|source| error(&format!("create {LOCK_NAME} in the directory"), source))?;
         // It is probed for holes, which must not cost anybody's data.
