@@ -21,6 +21,10 @@ lacuna_mutants::breakable_rules! {
     DataEncrypted = "data-encrypted",
     /// Images of encrypted tables and of undo are encrypted.
     PagesEncrypted = "pages-encrypted",
+    /// No page is written whose table may lack its key (recovery).
+    KeysKnown = "keys-known",
+    /// What lies behind an encrypted image is not left there (flush::write).
+    TailsCovered = "tails-covered",
     /// A key is durable before anything is encrypted with it (keys invariant 2), in one copy before the other is changed
     /// (keys invariant 1).
     KeysSynced = "keys-synced",

@@ -592,6 +592,27 @@ fn store_pages(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     bytes.chunks(16 << 10).filter(|page| page[..64].iter().any(|byte| *byte != 0))
 }
 
+/// Nor is it written while more is replayed than the pool takes.
+#[test]
+fn replay_writes_nothing_of_a_table_without_its_key() {
+    let vfs: Arc<dyn Vfs> = MemVfs::new();
+    let roomy = StoreOptions { pool_bytes: 64 << 20, ..options(Some("secret")) };
+    let store = Store::open(vfs.clone(), roomy).expect("open");
+    let table = store.create_table("one", plain().encrypted()).expect("create");
+    put(&store, &table, 0..3000, 800).expect("put");
+    drop((table, store));
+    let (at, keys) = (entry_of(&*vfs, 16), KEYS.map(|name| bytes_of(&*vfs, name)));
+    KEYS.iter().for_each(|name| overwrite(&*vfs, name, at, &[0; SECTOR]));
+    let error = Store::open(vfs.clone(), options(Some("secret"))).map(drop).expect_err("locked");
+    assert!(matches!(error, Error::TableLocked { .. }), "{error}");
+    let mut found = String::new();
+    marked_files(&*vfs, &mut found);
+    assert_eq!(found, "", "plaintext");
+    KEYS.iter().zip(&keys).for_each(|(name, bytes)| overwrite(&*vfs, name, 0, bytes));
+    let store = Store::open(vfs, options(Some("secret"))).expect("open");
+    assert_eq!(count(&store, "one").expect("count"), 3000);
+}
+
 /// Only what may have plaintext behind it is covered with zeros, and twice where pages are written twice.
 #[test]
 fn an_encrypted_image_is_covered_once() {

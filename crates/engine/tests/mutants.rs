@@ -59,6 +59,8 @@ const ALTERED: &str =
 const LONG_BESIDE: &str = "alter::a_long_value_that_changes_while_it_is_copied_is_copied_again";
 const PLAINTEXT: &str = "encrypted::nothing_of_a_marked_workload_lies_in_the_files";
 const KEYS: &str = "encrypted::power_cuts_while_secrets_change_leave_the_old_or_the_new_one";
+const UNKNOWN_KEY: &str = "encrypted::replay_writes_nothing_of_a_table_without_its_key";
+const BEHIND: &str = "encrypted::what_a_crash_left_behind_an_encrypted_image_goes_with_the_next_one";
 const RESTS: &str = "adaptive::pages_that_rest_change_their_codec_and_those_written_often_do_not";
 const CASES: &str = "40";
 
@@ -68,6 +70,8 @@ const RULES: &[(&str, &str)] = &[
     ("log-before-pages", DIRECTORY),
     ("data-encrypted", PLAINTEXT),
     ("pages-encrypted", PLAINTEXT),
+    ("keys-known", UNKNOWN_KEY),
+    ("tails-covered", BEHIND),
     ("keys-synced", KEYS),
     ("rests-wait", RESTS),
     ("pages-synced", DIRECTORY),

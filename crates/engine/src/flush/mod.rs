@@ -64,6 +64,7 @@ pub use stats::FlushStats;
 use crate::{
     alloc::truncate,
     mtr::Pager,
+    mutant::{Rule, is_broken},
     poison::Poison,
     pool::Frame,
     space::{Space, Spaces},
@@ -162,6 +163,13 @@ impl Flusher {
     /// Whether holes are asked for: until the VFS refuses one.
     fn may_punch(&self) -> bool {
         self.options.trim && self.stats.lock().refused_punches == 0
+    }
+
+    /// Whether the table may be one whose key is lost: as long as replay does not know the catalog. Its pages are not
+    /// written, since nobody can encrypt them.
+    fn may_lack_key(&self, space: &Space) -> bool {
+        let is_known = space.is_known() || is_broken(Rule::KeysKnown);
+        !is_known && space.cipher().is_none() && self.spaces.keys().is_some()
     }
 
     /// Whether pages of tables without a setting of their own are written twice.

@@ -114,7 +114,7 @@ impl Image {
     /// Bytes from its start on in which nothing older may stay, as far as no hole takes it away. Behind an encrypted image
     /// there may be plaintext of the time before.
     fn covered_bytes(&self, flusher: &Flusher) -> usize {
-        if !self.is_encrypted {
+        if !self.is_encrypted || is_broken(Rule::TailsCovered) {
             return self.bytes;
         }
         let page_bytes = self.space.page_bytes();
@@ -154,6 +154,9 @@ impl Writer {
         let pin = |frame: &Arc<Frame>| {
             // Pages of a dropped table are never written.
             let space = flusher.spaces.get(frame.id().table)?.pin_for_flush()?;
+            if flusher.may_lack_key(&space) {
+                return None;
+            }
             let protection = flusher.protection(&space);
             Some((frame.clone(), space, protection))
         };

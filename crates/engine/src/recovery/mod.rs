@@ -9,9 +9,10 @@
 //!    new record, so stale bytes are never taken for new log.
 //! 4. The log is replayed (`replay`): an operation is applied when the page's LSN is older. This brings back
 //!    the pages of all tables, undo included, as they were when the last record was logged.
-//! 5. Transactions that the undo file says were running are rolled back, by logged changes; deletions
-//!    of committed ones are purged, and their history, which no view needs any more, is dropped.
-//! 6. Files of tables that the catalog does not know are removed: making or dropping these tables was interrupted.
+//! 5. The catalog is read as it is without the transactions that the undo file says were running. Files of tables that it
+//!    does not know are removed: making or dropping these tables was interrupted.
+//! 6. Those transactions are rolled back, by logged changes; deletions of committed ones are purged, and their history,
+//!    which no view needs any more, is dropped.
 //!
 //! A crash during any step leaves a state that the same steps handle again: replay is idempotent by page LSN, a
 //! rollback continues where it stopped, and the checkpoint moves only when pages are on the device.
@@ -37,7 +38,7 @@ use lacuna_page::Algorithm;
 use crate::{
     alloc::Allocator,
     btree::{Direction, Tree},
-    catalog::{self, CATALOG_PAGE_BYTES, CATALOG_TABLE, FIRST_TABLE, Row},
+    catalog::{self, CATALOG_PAGE_BYTES, FIRST_TABLE, Row},
     flush::{self, Flusher},
     keys::{Keys, LOG_KEY},
     log_device,
@@ -48,7 +49,9 @@ use crate::{
     recovery::replay::replay,
     space::{self, SYSTEM_CODEC, Space, Spaces, corrupt},
     txn::{self, ActiveTxns, TxnEngine},
-    types::{EngineKey, Error, Layout, Lsn, PageId, PageNo, Result, StoreOptions, TableKind, UndoPtr},
+    types::{
+        EngineKey, Error, Layout, Lsn, PageId, PageNo, Result, StoreOptions, TableId, TableKind, UndoPtr,
+    },
     undo::{self, UNDO_TABLE},
     wal::{
         Log, LogFiles, LogReader, SEGMENT_BYTES, SHORT_SEGMENT_BYTES, Salt,
@@ -136,7 +139,6 @@ pub(crate) fn open(vfs: Arc<dyn Vfs>, mut options: StoreOptions) -> Result<(Arc<
     let undo_space = bootstrap(&parts, &on_device)?;
     let engine = parts.into_engine(undo_space);
     finish_transactions(&engine, &mut stats)?;
-    load_catalog(&engine)?;
     if let Some(keys) = engine.spaces().keys() {
         keys.forget_others(|table| table == LOG_KEY || engine.spaces().get(table).is_some())?;
     }
@@ -245,7 +247,7 @@ pub(crate) fn fit_options(vfs: &dyn Vfs, options: &mut StoreOptions) -> Result<u
 
 /// Makes the files of a new store. The control file comes last and makes them one.
 fn make(vfs: &Arc<dyn Vfs>, salt: Salt, key: Option<&EngineKey>) -> Result<()> {
-    let system = [(CATALOG_TABLE, CATALOG_PAGE_BYTES), (UNDO_TABLE, UNDO_PAGE_BYTES)]
+    let system = [(TableId::CATALOG, CATALOG_PAGE_BYTES), (UNDO_TABLE, UNDO_PAGE_BYTES)]
         .map(|(id, page_bytes)| space::file_name(id, Layout::of_pages(page_bytes)));
     for name in vfs.list()? {
         let is_ours = is_log_file(&name) || space::parse_file_name(&name).is_some();
@@ -279,7 +281,7 @@ pub(crate) fn open_spaces(vfs: &dyn Vfs, keys: Option<Keys>) -> Result<Spaces> {
     for name in vfs.list()? {
         if let Some((id, layout)) = space::parse_file_name(&name) {
             let space = Space::new(id, vfs.open(&name, StreamHint::Data)?, layout)?;
-            if id == CATALOG_TABLE || id == UNDO_TABLE {
+            if id == TableId::CATALOG || id == UNDO_TABLE {
                 space.set_codec(SYSTEM_CODEC);
             }
             if let Some(keys) = spaces.keys()
@@ -338,7 +340,7 @@ fn bootstrap(parts: &Parts, on_device: &PageWrites) -> Result<Arc<Space>> {
         what: parts.flusher.vfs().name().into(),
         reason: format!("{name} is missing"),
     };
-    let catalog = parts.spaces.get(CATALOG_TABLE).ok_or_else(|| missing("the catalog"))?;
+    let catalog = parts.spaces.get(TableId::CATALOG).ok_or_else(|| missing("the catalog"))?;
     let undo_space = parts.spaces.get(UNDO_TABLE).ok_or_else(|| missing("the undo file"))?;
     let is_new = parts.flusher.checkpoint_lsn() == Lsn(0);
     for space in [&catalog, &undo_space] {
@@ -367,6 +369,8 @@ fn finish_transactions(engine: &TxnEngine, stats: &mut RecoveryStats) -> Result<
     }
     // Not before: numbers below all running ones count as finished.
     engine.txns().skip_past(newest);
+    // Rows as they will be then. Until now pages of tables that may lack their key stayed in memory, and held log.
+    load_catalog(engine)?;
     for (log, state) in found {
         if state == State::Active {
             txn::roll_back(engine, log, UndoPtr::NONE)?;
@@ -390,7 +394,7 @@ fn finish_transactions(engine: &TxnEngine, stats: &mut RecoveryStats) -> Result<
 
 /// The catalog's rows of tables, by name.
 pub(crate) fn read_catalog(engine: &TxnEngine) -> Result<Vec<(String, Row)>> {
-    let catalog = engine.spaces().get(CATALOG_TABLE).expect("opened with the store");
+    let catalog = engine.spaces().get(TableId::CATALOG).expect("opened with the store");
     let mut rows = Vec::new();
     let all = (Bound::Unbounded, Bound::Unbounded);
     txn::scan(engine, &catalog, txn::Reader::COMMITTED, all, Direction::Forward, |key, value| {
@@ -437,7 +441,7 @@ pub(crate) fn load_catalog(engine: &TxnEngine) -> Result<()> {
         warn_without_holes(engine);
     }
     for space in engine.spaces().all() {
-        let is_system = space.id() == CATALOG_TABLE || space.id() == UNDO_TABLE;
+        let is_system = space.id() == TableId::CATALOG || space.id() == UNDO_TABLE;
         if !engine.poison().is_read_only() && !is_system && rows.iter().all(|(_, row)| row.id != space.id()) {
             engine.remove_file(&space)?;
         }
@@ -447,7 +451,7 @@ pub(crate) fn load_catalog(engine: &TxnEngine) -> Result<()> {
 
 /// The number of the next table (`store::tables`, invariant 1).
 pub(crate) fn next_table(engine: &TxnEngine) -> Result<u64> {
-    let catalog = engine.spaces().get(CATALOG_TABLE).expect("opened with the store");
+    let catalog = engine.spaces().get(TableId::CATALOG).expect("opened with the store");
     let next = Allocator::latch(engine.pager(), &catalog)?.extra();
     Ok(next.max(FIRST_TABLE.0.into()))
 }

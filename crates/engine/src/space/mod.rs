@@ -257,13 +257,18 @@ impl Space {
 
     /// For a page whose image on the device takes `disk_bytes`, 0 if it has none. While recovery replays, before it
     /// can read the catalog, a page that was written uncompressed stays so, and others are compressed: a VFS filled by
-    /// compressed tables would otherwise have no space for them.
+    /// compressed tables would otherwise have no space for them. Of tables that may lack their key none is written.
     pub(crate) fn codec(&self, disk_bytes: usize) -> Codec {
         let word = self.codec.load(Ordering::Relaxed);
         if word == UNKNOWN {
             return if disk_bytes == self.page_bytes { Codec::PLAIN } else { SYSTEM_CODEC };
         }
         codec_of(word)
+    }
+
+    /// Whether its settings are known.
+    pub(crate) fn is_known(&self) -> bool {
+        self.codec.load(Ordering::Relaxed) != UNKNOWN
     }
 
     /// The same for a page that rests.
