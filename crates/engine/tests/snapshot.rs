@@ -435,7 +435,8 @@ fn history_grows_beyond_the_slots_and_is_given_back() {
             }
             let history = store.stats().expect("stats").history;
             assert_eq!((history.snapshots, history.transactions), (1, 3000));
-            assert!(history.bytes > 3000 * 300 && history.bytes < 3000 * 400, "{history:?}");
+            // What each log takes in memory counts.
+            assert!(history.bytes > 3000 * 430 && history.bytes < 3000 * 530, "{history:?}");
             assert!(scan(&reader, &table, Direction::Forward).expect("scan") == before);
             drop(reader);
             store.check().expect("check");

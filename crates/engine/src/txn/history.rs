@@ -35,7 +35,7 @@ pub struct HistoryStats {
     pub snapshots: u64,
     /// Committed transactions whose history is kept.
     pub transactions: u64,
-    /// Bytes of their undo records, and of long values they replaced or deleted.
+    /// Bytes of their undo records, of long values they replaced or deleted, and 128 in memory for each of them.
     pub bytes: u64,
     /// Transactions whose history was purged since the store was opened.
     pub purged: u64,

@@ -101,9 +101,9 @@ pub struct StoreOptions {
     pub flush_threads: usize,
     /// How long a writer waits for another transaction's lock. Default 50 s.
     pub lock_timeout: Duration,
-    /// Space for the history of committed transactions that open snapshots do not see, in bytes; beyond it the oldest
-    /// snapshot is revoked ([`Error::SnapshotTooOld`]). At least 1 KiB; at most an eighth of the VFS is used. Default 1
-    /// GiB.
+    /// Space for the history of committed transactions that open snapshots do not see, in bytes on the device and 128 in
+    /// memory for each transaction; beyond it the oldest snapshot is revoked ([`Error::SnapshotTooOld`]). At least 1
+    /// KiB; at most an eighth of the VFS is used. Default 1 GiB.
     pub history_bytes: u64,
     /// Whether pages are first written to a doublewrite file. Default: where the VFS cannot write a
     /// page atomically.

@@ -34,6 +34,9 @@ use crate::{
     undo::{SLOTS, UndoLog},
 };
 
+/// Memory that a kept log takes here, beside the undo that it names: in both lists of `Table`, spare capacity included.
+const KEPT_BYTES: u64 = 128;
+
 /// Logs of a slot that purge takes at a time: it copies them under the lock, and forgets them at their end.
 const DUE_MAX: usize = 1000;
 
@@ -48,6 +51,13 @@ pub(crate) struct RetainedLog {
     pub(crate) needs_purge: bool,
     /// Bytes that its undo records and the long values they own take.
     pub(crate) bytes: u64,
+}
+
+impl RetainedLog {
+    /// What it takes until it is purged, on the device or in memory.
+    fn all_bytes(&self) -> u64 {
+        self.bytes + KEPT_BYTES
+    }
 }
 
 /// Where the log of a kept slot's owner starts.
@@ -234,7 +244,7 @@ impl Slots {
         let start = kept.owner_start.take().map_or(first, |start| start.page);
         kept.logs.push_back((start, log));
         table.order.insert(log.moment, slot);
-        table.bytes += log.bytes;
+        table.bytes += log.all_bytes();
         table.free(slot);
         self.freed.notify_one();
         true
@@ -268,7 +278,7 @@ impl Slots {
         assert!(!kept.is_trimmed, "invariant 3");
         for (_, log) in kept.logs.drain(..count) {
             table.order.remove(&log.moment);
-            table.bytes -= log.bytes;
+            table.bytes -= log.all_bytes();
         }
         let next = kept.logs.front().map(|(start, _)| *start).or(kept.owner_start.map(|start| start.page));
         if let Some(start) = next {
@@ -295,7 +305,7 @@ impl Slots {
         table.clearance(slot)
     }
 
-    /// Logs kept, and the bytes they take.
+    /// Logs kept, and the bytes they take, on the device and in memory.
     pub(crate) fn history(&self) -> (u64, u64) {
         let table = self.table.lock();
         (table.order.len() as u64, table.bytes)
@@ -336,7 +346,10 @@ mod tests {
         assert_eq!(take(&slots), (slot, true));
         slots.start_log(slot, START);
         assert!(slots.keep(log(slot, 3), PageNo(1), false), "others are kept there");
-        assert_eq!((slots.due(|| 3).len(), slots.due(|| 4).len(), slots.history()), (1, 2, (2, 20)));
+        assert_eq!(
+            (slots.due(|| 3).len(), slots.due(|| 4).len(), slots.history()),
+            (1, 2, (2, 20 + 2 * KEPT_BYTES))
+        );
         let part = Clearance { slot, keep: Some(PageNo(7)) };
         assert_eq!(slots.purged(slot, 1), Drained::UpTo(part));
         assert_eq!(slots.trimmed(Clearance { slot, keep: Some(PageNo(7)) }), None, "a log is left");
