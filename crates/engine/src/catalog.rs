@@ -12,8 +12,6 @@ use lacuna_page::{Algorithm, Codec};
 
 use crate::types::{Doublewrite, Error, Result, TableId, TableKind, TableOptions};
 
-/// The catalog's own file.
-pub(crate) const CATALOG_TABLE: TableId = TableId::CATALOG;
 /// Its page size.
 pub(crate) const CATALOG_PAGE_BYTES: usize = 16 << 10;
 /// Number of the first table that a user makes.
@@ -111,7 +109,7 @@ impl Row {
         if decoded.encode() != *row {
             return Err(bad("stray bytes"));
         }
-        let is_named = if name == DEFAULTS { id == CATALOG_TABLE } else { id >= FIRST_TABLE };
+        let is_named = if name == DEFAULTS { id == TableId::CATALOG } else { id >= FIRST_TABLE };
         is_named.then_some(decoded).ok_or_else(|| bad(&format!("number {} is not for tables", id.0)))
     }
 }

@@ -71,7 +71,6 @@ mod tests {
     use crate::{
         Store, StoreOptions, TableOptions,
         alloc::Allocator,
-        catalog::CATALOG_TABLE,
         mtr::Mtr,
         page::{ops::PageOp, undo::NEWEST},
         types::PageNo,
@@ -133,7 +132,7 @@ mod tests {
             (u64::from(u32::MAX) / 4 - 1, true, true),
         ] {
             let vfs = forged(|engine, mut mtr| {
-                let catalog = engine.spaces().get(CATALOG_TABLE).expect("catalog");
+                let catalog = engine.spaces().get(crate::types::TableId::CATALOG).expect("catalog");
                 let mut allocator = Allocator::latch(engine.pager(), &catalog).expect("latch");
                 allocator.set_extra(&mut mtr, next);
                 mtr.commit(engine.pager(), &mut [&mut allocator.header]).expect("commit");

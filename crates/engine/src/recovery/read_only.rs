@@ -8,13 +8,12 @@ use std::sync::Arc;
 use lacuna_device::Vfs;
 
 use crate::{
-    catalog::CATALOG_TABLE,
     log_device,
     page::undo::State,
     poison::Poison,
     recovery::{Parts, fit_options, load_catalog, open_keys, open_log, open_spaces},
     txn::TxnEngine,
-    types::{Doublewrite, Error, PageNo, Result, StoreOptions},
+    types::{Doublewrite, Error, PageNo, Result, StoreOptions, TableId},
     undo::{self, UNDO_TABLE},
     wal::{Log, LogReader, control::Control},
 };
@@ -41,7 +40,7 @@ pub(crate) fn open(vfs: Arc<dyn Vfs>, mut options: StoreOptions) -> Result<Arc<T
     let no_groups = (Default::default(), root.checkpoint);
     let log = Log::start(wal, root.checkpoint, no_groups, root.epoch, options.log_bytes, poison.clone())?;
     let parts = Parts::new((vfs, vfs_bytes), options, spaces, log, control, poison, root.checkpoint)?;
-    let [catalog, undo_space] = [CATALOG_TABLE, UNDO_TABLE].map(|id| parts.spaces.get(id));
+    let [catalog, undo_space] = [TableId::CATALOG, UNDO_TABLE].map(|id| parts.spaces.get(id));
     let (Some(catalog), Some(undo_space)) = (catalog, undo_space) else { return Err(no_store()) };
     let is_made = parts.pager.read_if_written(&catalog, PageNo(0))?.is_some()
         && parts.pager.read_if_written(&undo_space, PageNo(0))?.is_some();

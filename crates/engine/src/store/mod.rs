@@ -21,14 +21,13 @@ use lock::StoreLock;
 
 use crate::{
     btree::Tree,
-    catalog::CATALOG_TABLE,
     flush::FlushStats,
     pool::{PoolStats, replay_cost::ReplayEstimate},
     recovery::{self, RecoveryStats, read_only},
     row::RowStats,
     sync::{Mutex, MutexGuard, thread::JoinHandle},
     txn::{HistoryStats, Txn, TxnEngine},
-    types::{Error, Result, StoreOptions, TransactionOptions},
+    types::{Error, Result, StoreOptions, TableId, TransactionOptions},
     undo,
     wal::{LogStats, Until},
 };
@@ -212,7 +211,7 @@ impl Store {
         let engine = self.engine()?;
         let _call = engine.poison().call();
         let _one = self.inner.ddl.lock();
-        let mut named = vec![("(catalog)".to_string(), CATALOG_TABLE)];
+        let mut named = vec![("(catalog)".to_string(), TableId::CATALOG)];
         named.extend(recovery::read_catalog(engine)?.into_iter().map(|(name, row)| (name, row.id)));
         recovery::counters::check(engine)?;
         engine.wait_for_purge()?;

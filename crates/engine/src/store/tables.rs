@@ -25,7 +25,7 @@ use super::Store;
 use crate::{
     alloc::Allocator,
     btree::Tree,
-    catalog::{self, CATALOG_TABLE, FIRST_TABLE, Row},
+    catalog::{self, FIRST_TABLE, Row},
     mtr::Mtr,
     mutant::{Rule, is_broken},
     recovery,
@@ -218,7 +218,7 @@ impl Store {
 
     fn catalog(&self) -> Table {
         let engine = self.inner.engine.clone();
-        let space = engine.spaces().get(CATALOG_TABLE).expect("opened with the store");
+        let space = engine.spaces().get(TableId::CATALOG).expect("opened with the store");
         Table::new(engine, space)
     }
 
@@ -297,13 +297,16 @@ impl Store {
     ///
     /// # Errors
     /// [`Error::NoSuchTable`]. [`Error::TableInUse`] while a transaction that has read or written the table
-    /// is not finished, the caller's own included; nothing has changed then.
+    /// is not finished, the caller's own included; nothing has changed then. [`Error::Full`] where there is not even
+    /// space for the log of that.
     pub fn drop_table(&self, name: &str) -> Result<()> {
         let _call = self.inner.engine.poison().call();
         let _one = self.change_tables()?;
         let engine = self.engine()?;
         engine.poison().check()?;
         let (_, space) = self.existing(name)?;
+        // Before the table is closed to others.
+        engine.admit(true)?;
         // Also by transactions that read a file which this one replaced.
         let is_free = engine.retired_of(&space).iter().all(|old| old.is_free());
         if !is_free || !space.close() {
@@ -339,7 +342,7 @@ impl Store {
         engine.poison().check()?;
         let mut rows = recovery::read_catalog(engine)?;
         rows.retain_mut(|(_, row)| row.follow(options.kind));
-        let defaults = Row { id: CATALOG_TABLE, options, inherits: false };
+        let defaults = Row { id: TableId::CATALOG, options, inherits: false };
         let changed = rows.iter().map(|(name, row)| (name.as_str(), Some(row.clone())));
         self.write_rows(changed.chain([(catalog::DEFAULTS, Some(defaults))]))?;
         for (_, row) in rows {
@@ -492,7 +495,7 @@ mod tests {
         let (plain, row_compressed) = (TableOptions::default(), TableOptions::row_compressed(8));
         for (key, id, options, reason) in [
             (&b"other"[..], FIRST_TABLE.0, plain, "another table has number 16 too"),
-            (b"other", CATALOG_TABLE.0, plain, "table other: number 0 is not for tables"),
+            (b"other", TableId::CATALOG.0, plain, "table other: number 0 is not for tables"),
             (b"other", 15, plain, "number 15 is not for tables"),
             (b"other", FIRST_TABLE.0 + 2, plain, "table other: number 18 was not given to a table yet"),
             (b"a", FIRST_TABLE.0, row_compressed, "the file of table a (t00000016.16k.8k) is missing"),
