@@ -22,6 +22,38 @@ pub fn crc32c_append(crc: u32, bytes: &[u8]) -> u32 {
     digest.finalize() as u32
 }
 
+/// The checksum of what has the checksum `first`, with `len` bytes behind it that have the checksum `second`.
+pub fn crc32c_combine(first: u32, second: u32, len: u64) -> u32 {
+    let bits = (0..u64::BITS as usize).filter(|bit| len >> bit & 1 == 1);
+    bits.fold(first, |crc, bit| product(SHIFTS[bit], crc)) ^ second
+}
+
+const POLYNOMIAL: u32 = 0x82f6_3b78;
+
+/// By `n`, what a checksum is multiplied by for 2^n bytes behind it: x to the power of 8 * 2^n.
+const SHIFTS: [u32; u64::BITS as usize] = {
+    let mut shifts = [1 << (31 - 8); u64::BITS as usize];
+    let mut n = 1;
+    while n < shifts.len() {
+        shifts[n] = product(shifts[n - 1], shifts[n - 1]);
+        n += 1;
+    }
+    shifts
+};
+
+/// Product of two polynomials modulo that of the checksum; the highest bit is the coefficient of 1.
+const fn product(left: u32, mut right: u32) -> u32 {
+    let (mut product, mut bit) = (0, 1 << 31);
+    while bit > 0 {
+        if left & bit != 0 {
+            product ^= right;
+        }
+        right = (right >> 1) ^ (POLYNOMIAL & 0_u32.wrapping_sub(right & 1));
+        bit >>= 1;
+    }
+    product
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -32,7 +64,7 @@ mod tests {
     fn slow(crc: u32, bytes: &[u8]) -> u32 {
         !bytes.iter().fold(!crc, |crc, byte| {
             (0..8).fold(crc ^ u32::from(*byte), |crc, _| {
-                (crc >> 1) ^ (0x82f6_3b78 & 0_u32.wrapping_sub(crc & 1))
+                (crc >> 1) ^ (POLYNOMIAL & 0_u32.wrapping_sub(crc & 1))
             })
         })
     }
@@ -67,6 +99,7 @@ mod tests {
             prop_assert_eq!(crc32c(&bytes), slow(0, &bytes));
             prop_assert_eq!(crc32c_append(crc32c(a), b), slow(0, &bytes));
             prop_assert_eq!(crc32c_append(0, a), crc32c(a));
+            prop_assert_eq!(crc32c_combine(crc32c(a), crc32c(b), b.len() as u64), slow(0, &bytes));
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::mem::size_of;
 
-use lacuna_crc::{crc32c, crc32c_append};
+use lacuna_crc::{crc32c, crc32c_append, crc32c_combine};
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
     little_endian::{U32, U64},
@@ -165,6 +165,7 @@ pub(crate) struct FrameRaw {
 pub(crate) const FRAME_BYTES: usize = size_of::<FrameRaw>();
 const _: () = assert!(FRAME_BYTES == 64);
 const FRAME_CRC_AT: usize = 4;
+pub(crate) const FRAME_CRC_END: usize = FRAME_CRC_AT + 4;
 
 /// Head of a frame: bytes of a segment that a flush has made durable before they are on the flash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -187,20 +188,24 @@ pub(crate) struct Frame {
 }
 
 impl FrameRaw {
-    /// Number and epoch, if this looks like a frame at all.
-    pub(crate) fn claimed(&self) -> Option<(u64, u64)> {
-        (self.magic.get() == FRAME_MAGIC).then(|| (self.number.get(), self.epoch.get()))
+    /// Whether this looks like a frame at all.
+    pub(crate) fn is_claimed(&self) -> bool {
+        self.magic.get() == FRAME_MAGIC
+    }
+
+    /// Length of head and bytes, as it says.
+    pub(crate) fn sealed_len(&self) -> u64 {
+        FRAME_BYTES as u64 + u64::from(self.bytes.get())
     }
 
     /// Length of head and bytes, if this looks like frame `number` of `epoch` with at most `bytes_max` at all. The
     /// checksum is still to be verified over that many bytes.
     pub(crate) fn sealed_bytes(&self, number: u64, epoch: u64, bytes_max: u64) -> Option<usize> {
-        let bytes = u64::from(self.bytes.get());
-        let plausible = self.magic.get() == FRAME_MAGIC
+        let plausible = self.is_claimed()
             && self.number.get() == number
             && self.epoch.get() == epoch
-            && FRAME_BYTES as u64 + bytes <= bytes_max;
-        plausible.then_some(FRAME_BYTES + bytes as usize)
+            && self.sealed_len() <= bytes_max;
+        plausible.then_some(self.sealed_len() as usize)
     }
 
     /// Verifies the seal over `sealed`, which is head and bytes, and that the bytes lie in one of `segments` segments.
@@ -211,9 +216,22 @@ impl FrameRaw {
         segments: u64,
         segment_bytes: usize,
     ) -> Result<Frame, Flaw> {
-        if seal(salt, sealed, FRAME_CRC_AT) != self.crc.get() {
-            return Err("frame checksum does not match");
+        match seal(salt, sealed, FRAME_CRC_AT) == self.crc.get() {
+            true => self.parse(segments, segment_bytes),
+            false => Err("frame checksum does not match"),
         }
+    }
+
+    /// The checksum that a stream of bytes has up to the end of this frame, if the frame is sealed. Up to the end of the
+    /// frame's own checksum it is `before`.
+    pub(crate) fn crc_at_end(&self, salt: u32, before: u32) -> u32 {
+        let start = crc32c_append(crc32c_append(salt, &self.as_bytes()[..FRAME_CRC_AT]), &[0; 4]);
+        // Checksums are linear: what the sealed bytes and the stream have in common cancels out.
+        crc32c_combine(start ^ before, self.crc.get(), self.sealed_len() - FRAME_CRC_END as u64)
+    }
+
+    /// What it says, if that can be. The seal is still to be verified.
+    pub(crate) fn parse(&self, segments: u64, segment_bytes: usize) -> Result<Frame, Flaw> {
         if self.flags & !FLAG_LAST != 0 || self.reserved != [0; 3] {
             return Err("frame with unknown flags");
         }

@@ -18,8 +18,13 @@
 //! 5. An opening is in a header, durably, before the superblock names its epoch. So a log device without the epoch that
 //!    the superblock names is an older copy.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BinaryHeap},
+    sync::Arc,
+};
 
+use lacuna_crc::crc32c_append;
 use lacuna_device::{self as device, AlignedBuf, Filled, LogDevice};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
@@ -27,8 +32,8 @@ use crate::{
     Error, Result, Seq,
     addr::SegNo,
     format::{
-        FRAME_BYTES, Frame, FrameRaw, GROUP_UNIT_MIN, LOG_HEADERS, LogHeader, LogHeaderRaw, LogRef,
-        RING_START,
+        FRAME_BYTES, FRAME_CRC_END, Frame, FrameRaw, GROUP_UNIT_MIN, LOG_HEADERS, LogHeader, LogHeaderRaw,
+        LogRef, RING_START,
     },
     mutant::{Rule, is_broken},
 };
@@ -427,8 +432,8 @@ impl Ring {
     }
 
     /// Where in the ring a group begins that was written after frame `number` was durable. What cannot be read is passed
-    /// over: most of the ring is free. Data in there may look like the heads of such groups; somebody may have made it
-    /// so, and then it is not looked at without end.
+    /// over: most of the ring is free. Data in there may look like the heads of such groups, and somebody may have made it
+    /// so, at each unit: each costs a step and no read.
     fn later_group(
         &self,
         layout: Layout,
@@ -439,11 +444,8 @@ impl Ring {
     ) -> Option<u64> {
         const WINDOW_BYTES: u64 = 1 << 20;
         const UNREADABLE_BYTES: usize = 16 << 10;
-        /// How often the ring may be read over again for checksums.
-        const LOOKS: u64 = 4;
-        let mut looks_left = LOOKS * layout.bytes;
-        let frame_bytes_max = (FRAME_BYTES + segment_bytes) as u64;
         let mut window = Vec::new();
+        let mut heads = Heads::default();
         for start in (0..layout.bytes).step_by(WINDOW_BYTES as usize) {
             window.resize(WINDOW_BYTES.min(layout.bytes - start) as usize, 0);
             if self.device.read_at(RING_START + start, &mut window).is_err() {
@@ -454,21 +456,22 @@ impl Ring {
                     }
                 }
             }
-            for (unit, at) in
-                window.chunks(layout.unit_bytes as usize).zip((start..).step_by(layout.unit_bytes as usize))
-            {
-                let raw = FrameRaw::read_from_prefix(unit).expect("a unit holds a head").0;
-                let Some((later, _)) = raw.claimed().filter(|(later, of)| *of == epoch && *later > number)
-                else {
+            let mut passed = 0;
+            for at in (0..window.len()).step_by(layout.unit_bytes as usize) {
+                let raw = FrameRaw::read_from_prefix(&window[at..]).expect("a unit holds a head").0;
+                let is_later = |frame: Frame| frame.epoch == epoch && frame.group > number;
+                if !raw.is_claimed() || !raw.parse(segments, segment_bytes).is_ok_and(is_later) {
                     continue;
-                };
-                let Some(len) = raw.sealed_bytes(later, epoch, frame_bytes_max) else { continue };
-                looks_left = looks_left.checked_sub(len as u64)?;
-                let Ok(Some(sealed)) = self.sealed(layout, at, later, epoch) else { continue };
-                let frame = raw.verify(self.salt, &sealed, segments, segment_bytes);
-                if frame.is_ok_and(|frame| frame.group > number) {
-                    return Some(at);
                 }
+                let sealed_from = at + FRAME_CRC_END;
+                if let Some(found) = heads.pass(&window[passed..sealed_from]) {
+                    return Some(found);
+                }
+                passed = sealed_from;
+                heads.meet(self.salt, start + at as u64, &raw);
+            }
+            if let Some(found) = heads.pass(&window[passed..]) {
+                return Some(found);
             }
         }
         None
@@ -487,6 +490,44 @@ impl Ring {
         let mut sealed = vec![0; len];
         self.device.read_at(RING_START + at, &mut sealed)?;
         Ok(Some(sealed))
+    }
+}
+
+/// What looks like heads of frames in bytes that are passed over once, in order.
+#[derive(Default)]
+struct Heads {
+    /// Bytes that were passed over, and their checksum.
+    passed: u64,
+    crc: u32,
+    /// Of those whose frame would end further on: where, the checksum of all bytes up to there if it is a frame, and
+    /// where it begins; the first end is on top.
+    open: BinaryHeap<Reverse<(u64, u32, u64)>>,
+}
+
+impl Heads {
+    /// A head at `at`, which was passed over up to the end of its checksum.
+    fn meet(&mut self, salt: u32, at: u64, raw: &FrameRaw) {
+        self.open.push(Reverse((at + raw.sealed_len(), raw.crc_at_end(salt, self.crc), at)));
+    }
+
+    /// Passes over `bytes`. Returns where a frame begins that ends in there and is sealed.
+    fn pass(&mut self, bytes: &[u8]) -> Option<u64> {
+        let (start, last) = (self.passed, self.passed + bytes.len() as u64);
+        let mut pass_to = |end: u64| {
+            self.crc =
+                crc32c_append(self.crc, &bytes[(self.passed - start) as usize..(end - start) as usize]);
+            self.passed = end;
+            self.crc
+        };
+        while let Some(Reverse((end, crc, at))) = self.open.peek().copied().filter(|first| first.0.0 <= last)
+        {
+            self.open.pop();
+            if pass_to(end) == crc {
+                return Some(at);
+            }
+        }
+        pass_to(last);
+        None
     }
 }
 
@@ -553,35 +594,78 @@ mod tests {
         }
     }
 
-    /// A checksum over a segment was read for each of them.
-    #[test]
-    fn heads_of_frames_that_somebody_made_are_not_verified_without_end() {
-        const BYTES: usize = 1 << 20;
-        const SEGMENT_BYTES: u32 = 64 << 10;
+    const BYTES: usize = 1 << 20;
+    const SEGMENT_BYTES: usize = 64 << 10;
+
+    fn counting() -> (Arc<Counting>, Ring, LogHeader) {
         let device = Arc::new(Counting(MappedMemory::anonymous(BYTES).unwrap(), AtomicU64::new(0)));
         let log = format(&*device, [1; 16], [2; 16], false).unwrap();
         let (ring, header) = load(device.clone(), [1; 16], log).unwrap();
+        (device, ring, header)
+    }
+
+    /// Like that of frame 5, which takes a segment; its checksum is another.
+    fn made_head(ring: &Ring, epoch: u64) -> [u8; FRAME_BYTES] {
         let made = Frame {
             number: 5,
-            epoch: header.epoch,
+            epoch,
             segment: SegNo(1),
             generation: 1,
             offset: 0,
-            bytes: SEGMENT_BYTES,
+            bytes: SEGMENT_BYTES as u32,
             acknowledged: Seq(9),
             group: 5,
             is_last: true,
         };
-        let mut sealed = vec![0; FRAME_BYTES + SEGMENT_BYTES as usize];
+        let mut sealed = vec![0; FRAME_BYTES + SEGMENT_BYTES];
         made.seal(ring.salt, &mut sealed);
-        sealed[4] ^= 1; // the checksum
+        sealed[4] ^= 1;
+        sealed[..FRAME_BYTES].try_into().unwrap()
+    }
+
+    /// A checksum over a segment was read for each of them.
+    #[test]
+    fn heads_of_frames_that_somebody_made_are_not_verified_without_end() {
+        let (device, ring, header) = counting();
+        let head = made_head(&ring, header.epoch);
         for at in (RING_START..BYTES as u64).step_by(FRAME_BYTES) {
-            device.write_at(at, &sealed[..FRAME_BYTES]).unwrap();
+            device.write_at(at, &head).unwrap();
         }
         device.1.store(0, Relaxed);
-        let (logged, intact) = ring.read(&header, 20, SEGMENT_BYTES as usize);
+        let (logged, intact) = ring.read(&header, 20, SEGMENT_BYTES);
         assert!(logged == Logged::default() && intact.is_ok(), "{intact:?}");
-        let read = device.1.load(Relaxed) / BYTES as u64;
-        assert!(read <= 6, "all of it {read} times");
+        let read = device.1.load(Relaxed);
+        assert!(read <= BYTES as u64, "{read} bytes");
+    }
+
+    /// After a few of them a damaged frame was taken for the end of what was flushed.
+    #[test]
+    fn heads_that_somebody_made_hide_no_later_group() {
+        let (device, ring, header) = counting();
+        let made = made_head(&ring, header.epoch).repeat(SEGMENT_BYTES / FRAME_BYTES);
+        let mut places = Vec::new();
+        let (mut position, mut number) = (0, 0);
+        for bytes in [&made[..], &[7; 4096], &[8; 4096], &made] {
+            let (segment, generation, start) = (SegNo(2), 1, 0);
+            let mut buf = AlignedBuf::zeroed(bytes.len());
+            buf.copy_from_slice(bytes);
+            let part = Part { segment, generation, start, bytes: buf.into() };
+            let (at, next) = ring.place(position, (FRAME_BYTES + bytes.len()) as u64);
+            number += ring.write(Place { position: at, number }, header.epoch, &[part], Seq(number)).unwrap();
+            (position, _) = (next, places.push(RING_START + at));
+        }
+        let frames = |damaged: u64| {
+            let mut byte = [0];
+            device.read_at(damaged, &mut byte).unwrap();
+            device.write_at(damaged, &[byte[0] ^ 1]).unwrap();
+            let (logged, intact) = ring.read(&header, 20, SEGMENT_BYTES);
+            device.write_at(damaged, &byte).unwrap();
+            (logged.frames, intact.is_ok())
+        };
+        let [_, second, third, last] = places[..] else { unreachable!() };
+        assert_eq!(frames(RING_START - 1), (4, true));
+        assert_eq!(frames(second + 100), (1, false));
+        assert_eq!(frames(third + 100), (2, false));
+        assert_eq!(frames(last + 100), (3, true), "a torn end");
     }
 }
