@@ -30,6 +30,7 @@ mod model;
 #[cfg(feature = "mutants")]
 mod mutants;
 mod never_stuck;
+mod nth_fault;
 mod panics;
 mod policies;
 mod reserve;
