@@ -126,10 +126,10 @@ fn serve(arguments: &Arguments) -> Result<()> {
         recompress.map(|how| recompress::start(Arc::clone(&service), how, interval)).transpose()?;
     let watch = watch::start(Arc::clone(&fs), arguments)?;
     *of_threads.lock().expect("nobody panics and goes on") = Some(Arc::clone(&fs));
-    if !arguments.read_only {
-        if let Err(error) = remounts.watch() {
-            log::warn!("{name}: remounts by the kernel alone are not noticed: {error}");
-        }
+    if !arguments.read_only
+        && let Err(error) = remounts.watch()
+    {
+        log::warn!("{name}: remounts by the kernel alone are not noticed: {error}");
     }
     let served_by = Arc::clone(&of_threads);
     let patience = Patience::new(&fs, arguments, &ended);
