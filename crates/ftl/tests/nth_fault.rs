@@ -1,5 +1,5 @@
-//! Each single call of the device fails once, in turn: the error is told, or all goes on; and whatever was acknowledged
-//! is there at the next opening, after a power cut too.
+//! Each single call of the device fails once, in turn. The error is told, or all goes on; and what was acknowledged is
+//! there at the next opening, after a power cut too.
 //!
 //! An ordinary run tries every eighth call; `LACUNA_CASES=32 cargo test -p lacuna-ftl --test ftl nth_fault` tries all.
 

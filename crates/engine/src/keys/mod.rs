@@ -10,9 +10,10 @@
 //! Invariants:
 //!
 //! 1. A change is written to the first file, synced, then to the other, synced. So one copy is whole at any time: the
-//!    other is synced before the first is written, as a killed process may have left it in a cache. Each copy of an entry counts, and of the key blocks the one with the
-//!    greater number. A key whose sector another one takes is in both files elsewhere before that. Before recovery encrypts anything it writes anew what the files do not both have: a process may have
-//!    ended before its sync, and left it in a cache.
+//!    other is synced before the first is written, as a killed process may have left it in a cache. Each copy of an
+//!    entry counts, and of the key blocks the one with the greater number. A key whose sector another one takes is in
+//!    both files elsewhere before that. Before recovery encrypts anything it writes anew what the files do not both have:
+//!    a process may have ended before its sync, and left it in a cache.
 //! 2. A key is durable before anything is encrypted with it, and is wiped only once nothing that it encrypted is left:
 //!    a table's after its file. A crash in between leaves a key of no table, which the next opening wipes.
 //! 3. A data key is for one table of one engine: both are authenticated with it. Numbers of tables are given once.

@@ -77,7 +77,8 @@ fn no_chain(engine: &TxnEngine, ptr: UndoPtr) -> Error {
 
 fn take_back(engine: &TxnEngine, log: UndoLog, ptr: UndoPtr, record: &UndoRecord<'_>) -> Result<()> {
     let Some(space) = engine.spaces.get(record.table) else {
-        // The crash took the table's creation, and all its content with it.
+        // The crash took the table's creation, and all its content with it; or this recovery removed its file, since no
+        // committed row names it.
         let mut mtr = Mtr::new();
         let mut first = log.retract(&engine.undo, &mut mtr, record.previous)?;
         mtr.commit(&engine.pager, &mut [&mut first])?;
