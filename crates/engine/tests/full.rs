@@ -171,6 +171,39 @@ fn a_full_store_is_told_to_compress_itself() {
     }
 }
 
+/// Without holes a freed page keeps its space, and only its table can have it.
+#[test]
+fn records_find_free_pages_that_are_no_holes() {
+    for background in [false, true] {
+        let options = StoreOptions { trim: false, ..options(background) };
+        let store = Store::open(vfs(&device(), background), options).expect("open");
+        let table = store.create_table("t", TableOptions::default()).expect("create");
+        let (mut first, mut end) = (0, fill(&store, &table, 0));
+        for _ in 0..3 {
+            let deleted = (end - first) / 20 * 19;
+            for at in 0..deleted / 50 {
+                let mut txn = store.begin();
+                for key in first + at * 50..first + at * 50 + 50 {
+                    // Spread over the whole file, whose end stays in use.
+                    if key % 20 != 0 {
+                        assert!(txn.delete(&table, &key.to_be_bytes()).expect("a full store deletes"));
+                    }
+                }
+                txn.commit().expect("commit");
+            }
+            if !background {
+                while store.step().expect("step") {}
+            }
+            let new = fill(&store, &table, end) - end;
+            assert!(new > deleted / 2, "{deleted} deleted made space for {new}");
+            (first, end) = (end, end + new);
+        }
+        store.check().expect("sound");
+        // What is written where nothing was would take the space that all else needs.
+        assert!(matches!(store.create_table("u", TableOptions::default()), Err(Error::Full { .. })));
+    }
+}
+
 /// The file system below grows while the store is open and full.
 #[test]
 fn a_full_store_goes_on_when_its_place_grows() {
@@ -198,7 +231,7 @@ fn a_full_store_goes_on_when_its_place_grows() {
 }
 
 /// Stores that are used at their limit, one after the other.
-const LIVES: u64 = 4;
+const LIVES: u64 = 12;
 /// Times that each is opened.
 const USES: u64 = 6;
 /// Records that a transaction writes at most.
@@ -209,6 +242,7 @@ struct Life {
     flash: Flash,
     kind: TableOptions,
     background: bool,
+    trim: bool,
     rng: SeededRng,
     /// Version of each acknowledged record.
     model: BTreeMap<u64, u64>,
@@ -238,6 +272,7 @@ impl Life {
             flash: Flash::new(seed, background),
             kind: kinds[seed as usize % kinds.len()],
             background,
+            trim: seed / 6 % 2 == 0,
             rng: SeededRng::new(seed),
             model: BTreeMap::new(),
             in_doubt: BTreeMap::new(),
@@ -248,9 +283,10 @@ impl Life {
 
     /// Opens the store after a crash, compares it with the model, and takes its content as the new model.
     fn open(&mut self) -> (Store, Table) {
-        let (kind, background) = (self.kind, self.background);
+        let kind = self.kind;
+        let options = StoreOptions { trim: self.trim, ..options(self.background) };
         let (store, table) = recover(&self.flash, &mut self.rng, |vfs| {
-            let store = Store::open(vfs, options(background))?;
+            let store = Store::open(vfs, options.clone())?;
             let table = store.open_table("t", kind)?;
             Ok((store, table))
         });

@@ -108,6 +108,11 @@ impl<'a> Allocator<'a> {
         u64_at(&self.header, USED)
     }
 
+    /// Free ones.
+    pub(crate) fn free_count(&self) -> u64 {
+        u64_at(&self.header, FREE_COUNT)
+    }
+
     /// A number that the file's owner keeps here.
     pub(crate) fn extra(&self) -> u64 {
         u64_at(&self.header, EXTRA)

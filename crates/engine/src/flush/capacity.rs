@@ -8,15 +8,24 @@
 //! become large: after [`crate::Store::alter_table`].
 //! Rewriting them for that ([`crate::Store::optimize`]) keeps the same distance. Before a new record is refused, deleted
 //! records are purged and, now and then, everything is flushed: freed pages thereby become holes, and count as free
-//! again. Nothing is flushed for space unless all that is dirty fits, since a flush without space stops the store. In
-//! small storage log and dirty pages are limited to a share of it.
+//! again. Nothing is flushed for space unless all that is dirty fits, since a flush without space stops the store; before
+//! it no longer would, it is flushed, whoever writes: rollback and purge ask nobody, and log too. In small storage log and
+//! dirty pages are limited to a share of it.
+//!
+//! Where no holes are made, a free page keeps its space, and counts as free for its own table only. So records that free
+//! pages of their table may take are admitted longer than others, and refused before deletes are. What they take of the
+//! free space all the same, in a place that only a short image was written to, the next measurement shows.
 //!
 //! Dirty pages are limited to what a recovery can read in time as well ([`StoreOptions::replay_time`]).
 
+use std::sync::Arc;
+
 use crate::{
+    alloc::Allocator,
     flush::Flusher,
     mutant::{Rule, is_broken},
     pool::replay_cost,
+    space::Space,
     sync::atomic::{AtomicU64, Ordering},
     types::{Error, Result, StoreOptions},
 };
@@ -28,6 +37,8 @@ const SHARE: u64 = 8;
 const DIRTY_SHARE: (u64, u64) = (15, 16);
 /// Log written between two measurements, at most.
 const MEASURE_BYTES: u64 = 128 << 10;
+/// Free pages that must be left in a table for a record and the splits that it causes.
+const SPLIT_PAGES: u64 = 16;
 /// Least space for the log, however small the storage is.
 const LOG_BYTES_MIN: u64 = 256 << 10;
 
@@ -35,8 +46,20 @@ const LOG_BYTES_MIN: u64 = 256 << 10;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Level {
     Plenty,
+    ReuseOnly,
     DeletesOnly,
     Nothing,
+}
+
+/// What a write takes of the storage, beside log and undo.
+#[derive(Clone, Copy)]
+pub(crate) enum Claim<'a> {
+    /// Nothing, as a delete.
+    Log,
+    /// Space for a record of so many bytes, which free pages of its table may have.
+    Record(&'a Arc<Space>, usize),
+    /// Space that nothing had before.
+    Space,
 }
 
 /// The last measurement.
@@ -51,9 +74,9 @@ pub(crate) struct Capacity {
     pub(super) dirty_bytes_max: u64,
     /// Reads in a replay of pages dirty and on their way, beyond which writers wait.
     pub(super) reads_max: u64,
-    /// End of the log when everything was last flushed for a writer without space, and for one that deletes.
+    /// End of the log when everything was last flushed for a writer without space, and while that was still possible.
     flushed_at: AtomicU64,
-    flushed_for_deletes_at: AtomicU64,
+    flushed_early_at: AtomicU64,
 }
 
 impl Capacity {
@@ -68,7 +91,7 @@ impl Capacity {
             dirty_bytes_max,
             reads_max: replay_cost::reads_max(options.replay_time, options.log_bytes),
             flushed_at: AtomicU64::new(0),
-            flushed_for_deletes_at: AtomicU64::new(0),
+            flushed_early_at: AtomicU64::new(0),
         }
     }
 
@@ -95,15 +118,18 @@ pub(crate) fn history_bytes(options: &StoreOptions, vfs_bytes: u64) -> u64 {
 
 /// Space that accepted work may come to need, in bytes.
 struct Need {
-    log_left: u64,
+    log_used: u64,
     log_max: u64,
     dirty: u64,
     dirty_max: u64,
 }
 
 fn level(free_bytes: u64, need: &Need) -> Level {
-    if free_bytes >= need.log_left + need.dirty_max {
+    let with_log = free_bytes.saturating_add(need.log_used);
+    if free_bytes >= need.log_max.saturating_sub(need.log_used) + need.dirty_max {
         Level::Plenty
+    } else if free_bytes >= need.log_max / 4 + need.dirty && with_log >= need.log_max / 2 + need.dirty {
+        Level::ReuseOnly
     } else if free_bytes >= need.log_max / 16 + need.dirty {
         Level::DeletesOnly
     } else {
@@ -141,7 +167,7 @@ impl Flusher {
     fn capacity_level(&self) -> Level {
         let log_max = self.options.log_bytes;
         let need = Need {
-            log_left: log_max.saturating_sub(self.pager.log().used_bytes()),
+            log_used: self.pager.log().used_bytes(),
             log_max,
             dirty: self.dirty_need(),
             // Operations that passed the throttle at the same time may exceed it a little.
@@ -204,22 +230,19 @@ impl Flusher {
     }
 
     /// Refuses a write that there is no space for. `purge` removes records that were deleted and that no view needs.
-    pub(crate) fn admit(&self, is_delete: bool, purge: impl FnOnce() -> Result<()>) -> Result<()> {
-        self.measure_if_due()?;
-        if is_delete
-            && self.may_soon_not_flush()
-            && self.may_flush()
-            && self.may_flush_for_space(&self.capacity.flushed_for_deletes_at)
-        {
-            self.flush_all()?;
-            self.measure_capacity()?;
+    /// The caller holds no latch.
+    pub(crate) fn admit(&self, claim: Claim<'_>, purge: impl FnOnce() -> Result<()>) -> Result<()> {
+        self.flush_while_possible()?;
+        if self.has_space_for(claim)? {
+            return Ok(());
         }
-        let allowed = if is_delete { Level::DeletesOnly } else { Level::Plenty };
-        if self.capacity_level() > allowed {
-            // What is known may be old.
-            self.measure_capacity()?;
+        // What is known may be old.
+        self.measure_capacity()?;
+        if self.has_space_for(claim)? {
+            return Ok(());
         }
-        if self.capacity_level() > allowed && self.may_flush() {
+        let is_delete = matches!(claim, Claim::Log);
+        if self.may_flush() {
             if is_delete || self.may_flush_for_space(&self.capacity.flushed_at) {
                 if !is_delete && !is_broken(Rule::RefusedAfterPurge) {
                     // Deleted records take their space until they are purged.
@@ -232,10 +255,38 @@ impl Flusher {
             // The VFS may have grown, or other users of it have freed space.
             self.measure_capacity()?;
         }
-        if self.capacity_level() > allowed {
-            return Err(Error::Full { what: self.vfs.name().into() });
+        match self.has_space_for(claim)? {
+            true => Ok(()),
+            false => Err(Error::Full { what: self.vfs.name().into() }),
+        }
+    }
+
+    /// Flushes everything, which gives back what the log takes, while there is space for that. The caller holds no latch.
+    pub(super) fn flush_while_possible(&self) -> Result<()> {
+        self.measure_if_due()?;
+        let is_due = self.may_soon_not_flush() && self.may_flush();
+        if is_due && self.may_flush_for_space(&self.capacity.flushed_early_at) {
+            self.flush_all()?;
+            self.measure_capacity()?;
         }
         Ok(())
+    }
+
+    fn has_space_for(&self, claim: Claim<'_>) -> Result<bool> {
+        Ok(match (self.capacity_level(), claim) {
+            (Level::Plenty, _) | (Level::ReuseOnly | Level::DeletesOnly, Claim::Log) => true,
+            (Level::ReuseOnly, Claim::Record(space, bytes)) => self.has_free_pages(space, bytes)?,
+            _ => false,
+        })
+    }
+
+    /// Whether a record of `bytes` finds free pages, of which no holes are made and which have their space therefore.
+    fn has_free_pages(&self, space: &Arc<Space>, bytes: usize) -> Result<bool> {
+        if self.makes_holes(space) {
+            return Ok(false);
+        }
+        let needed = SPLIT_PAGES + 2 * (bytes / space.page_bytes()) as u64;
+        Ok(Allocator::latch(&self.pager, space)?.free_count() >= needed)
     }
 }
 
@@ -245,11 +296,13 @@ mod tests {
 
     #[test]
     fn levels_follow_the_space() {
-        let need = Need { log_left: 50, log_max: 160, dirty: 20, dirty_max: 50 };
+        let need = Need { log_used: 110, log_max: 160, dirty: 20, dirty_max: 50 };
         for (free, want) in [
             (100, Level::Plenty),
             (1000, Level::Plenty),
-            (99, Level::DeletesOnly),
+            (99, Level::ReuseOnly),
+            (60, Level::ReuseOnly),
+            (59, Level::DeletesOnly),
             (30, Level::DeletesOnly),
             (29, Level::Nothing),
             (0, Level::Nothing),

@@ -50,7 +50,7 @@ use std::{
 
 use lacuna_device::{Error as DeviceError, FileProps, Vfs};
 
-pub(crate) use capacity::{history_bytes, log_bytes};
+pub(crate) use capacity::{Claim, history_bytes, log_bytes};
 #[cfg(test)]
 pub(crate) use doublewrite::LAYOUT as DOUBLEWRITE_LAYOUT;
 #[cfg(feature = "fuzzing")]
@@ -163,6 +163,12 @@ impl Flusher {
     /// Whether holes are asked for: until the VFS refuses one.
     fn may_punch(&self) -> bool {
         self.options.trim && self.stats.lock().refused_punches == 0
+    }
+
+    /// Whether free pages of the table become holes. In blocks shorter than a hole there is none.
+    fn makes_holes(&self, space: &Space) -> bool {
+        let unit = space.file().props().hole_unit as usize;
+        unit != 0 && space.slot_bytes().is_multiple_of(unit) && self.may_punch()
     }
 
     /// Whether the table may be one whose key is lost: as long as replay does not know the catalog. Its pages are not

@@ -7,6 +7,7 @@ impl Flusher {
     /// Slows a writer down while log or memory are nearly used up.
     /// The caller holds no latch.
     pub(crate) fn throttle(&self) -> Result<()> {
+        self.flush_while_possible()?;
         let is_tight = || self.is_log_tight() || self.is_memory_tight();
         if !is_tight() {
             return Ok(());

@@ -569,10 +569,7 @@ fn punch(flusher: &Flusher, image: &Image, hole: BatchOp<'_>) -> Result<bool> {
 
 /// Whether the page is to be a hole in its file (`alloc`, invariant 2).
 fn is_hole(flusher: &Flusher, space: &Space, page: &[u8]) -> bool {
-    // In blocks shorter than a hole there is none.
-    let unit = space.file().props().hole_unit as usize;
-    let has_holes = unit != 0 && space.slot_bytes().is_multiple_of(unit) && flusher.may_punch();
-    has_holes && ops::kind(page) == Some(PageKind::Hole)
+    flusher.makes_holes(space) && ops::kind(page) == Some(PageKind::Hole)
 }
 
 /// Writes the image of a page of which no hole could be made: the image on the device must not be older than its

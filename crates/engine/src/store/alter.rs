@@ -20,6 +20,7 @@ use super::Store;
 use crate::{
     btree::Tree,
     catalog::Row,
+    flush::Claim,
     mutant::{Rule, is_broken},
     space::{Space, lineage::Rebuild, pins::TablePin},
     sync::thread,
@@ -123,7 +124,7 @@ impl Store {
         engine.poison().check()?;
         if self.rebuilds(name, kind)? {
             // This may wait long for a purge: not under `ddl`.
-            engine.admit(false)?;
+            engine.admit(Claim::Space)?;
         }
         let _one = self.inner.ddl.lock();
         engine.poison().check()?;

@@ -26,6 +26,7 @@ use crate::{
     alloc::Allocator,
     btree::Tree,
     catalog::{self, FIRST_TABLE, Row},
+    flush::Claim,
     mtr::Mtr,
     mutant::{Rule, is_broken},
     recovery,
@@ -103,7 +104,7 @@ impl Store {
         catalog::check_name(name)?;
         match self.table(name)? {
             Some(_) => Err(Error::TableExists { name: name.into() }),
-            None => self.engine()?.admit(false),
+            None => self.engine()?.admit(Claim::Space),
         }
     }
 
@@ -306,7 +307,7 @@ impl Store {
         engine.poison().check()?;
         let (_, space) = self.existing(name)?;
         // Before the table is closed to others.
-        engine.admit(true)?;
+        engine.admit(Claim::Log)?;
         // Also by transactions that read a file which this one replaced.
         let is_free = engine.retired_of(&space).iter().all(|old| old.is_free());
         if !is_free || !space.close() {
@@ -376,7 +377,7 @@ impl Store {
         let _call = self.inner.engine.poison().call();
         if setting != Doublewrite::Off {
             // The doublewrite file may have to be made, and filled.
-            self.engine()?.admit(false)?;
+            self.engine()?.admit(Claim::Space)?;
         }
         let _one = self.change_tables()?;
         let (mut row, space) = self.existing(name)?;

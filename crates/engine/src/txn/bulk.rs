@@ -13,6 +13,7 @@ use smallvec::SmallVec;
 
 use super::{Txn, check_key, check_value, finger_of, is_long, roll_back};
 use crate::{
+    flush::Claim,
     mtr::Mtr,
     mutant::{Rule, is_broken},
     page::{
@@ -150,7 +151,7 @@ impl Txn {
         space: &Arc<Space>,
         records: &[(K, V)],
     ) -> Result<usize> {
-        self.engine.admit(false)?;
+        self.engine.admit(Claim::Record(space, 0))?;
         self.changes += 1;
         let (mut leaf, found) = self.lock_leaf(space, records[0].0.as_ref())?;
         let Err(slot) = found else { return Ok(0) };

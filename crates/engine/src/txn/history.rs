@@ -16,7 +16,7 @@ use std::{collections::VecDeque, time::Instant};
 use super::purge;
 use crate::undo::slots::{Clearance, Drained, RetainedLog};
 use crate::{
-    flush::INTERVAL,
+    flush::{Claim, INTERVAL},
     sync::{
         Condvar, Mutex,
         atomic::{AtomicU64, Ordering},
@@ -227,8 +227,8 @@ impl TxnEngine {
 
     /// Refuses a write that there is no space for, even after a purge; see [`crate::flush::Flusher::admit`]. It waits
     /// for that as long as for a lock: other transactions may delete faster than the thread purges.
-    pub(crate) fn admit(&self, is_delete: bool) -> Result<()> {
-        self.flusher.admit(is_delete, || self.wait_for_purge_until(Some(deadline(self.options.lock_timeout))))
+    pub(crate) fn admit(&self, claim: Claim<'_>) -> Result<()> {
+        self.flusher.admit(claim, || self.wait_for_purge_until(Some(deadline(self.options.lock_timeout))))
     }
 
     /// Returns once every transaction that is committed by now, and that no view needs, is purged.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::{Txn, Write, roll_back};
 use crate::{
+    flush::Claim,
     mtr::Mtr,
     overflow,
     page::{
@@ -92,7 +93,7 @@ impl Txn {
         for (i, part) in parts.enumerate() {
             // Each part takes space, log and memory like a record of its own.
             engine.flusher.throttle()?;
-            engine.admit(false)?;
+            engine.admit(Claim::Record(space, space.page_bytes()))?;
             last = overflow::extend(&engine.pager, space, reference.first, last, i as u32 + 1, part)?;
         }
         Ok(reference)

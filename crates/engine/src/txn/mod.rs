@@ -71,6 +71,7 @@ pub use table::Table;
 
 use crate::{
     btree::{Direction, Finger, Tree, asks_to_merge},
+    flush::Claim,
     mtr::{self, LOGGED_OP_BYTES, Mtr},
     mutant::{Rule, is_broken},
     page::{
@@ -541,11 +542,15 @@ impl Txn {
         let space = self.space_to_write(table)?;
         let space = &*space;
         check_key(space, key)?;
-        if let Write::Put(value) | Write::Insert(value) = write {
-            check_value(value)?;
-        }
-        // A row of the catalog takes next to nothing, and may be what lets a full store compress itself.
-        self.engine.admit(matches!(write, Write::Delete) || space.id() == TableId::CATALOG)?;
+        self.engine.admit(match write {
+            // A row of the catalog takes next to nothing, and may be what lets a full store compress itself.
+            _ if space.id() == TableId::CATALOG => Claim::Log,
+            Write::Delete => Claim::Log,
+            Write::Put(value) | Write::Insert(value) => {
+                check_value(value)?;
+                Claim::Record(space, key.len() + value.len())
+            }
+        })?;
         self.changes += 1;
         if self.slot.is_none() {
             self.slot = Some(self.engine.take_undo_slot()?);

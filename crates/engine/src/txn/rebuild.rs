@@ -31,6 +31,7 @@ use std::sync::Arc;
 use super::{TxnEngine, check_key, is_long};
 use crate::{
     btree::{Direction, Finger, Start, Tree, asks_to_merge},
+    flush::Claim,
     mtr::{self, LOGGED_OP_BYTES, Mtr},
     mutant::{Rule, is_broken},
     overflow,
@@ -77,7 +78,7 @@ impl<'a> Copier<'a> {
         let (engine, target) = (self.engine, self.rebuild.target());
         engine.poison.check_open()?;
         self.rebuild.check()?;
-        engine.admit(false)?;
+        engine.admit(Claim::Space)?;
         engine.flusher.throttle()?;
         let tree = Tree::new(&engine.pager, self.source);
         let leaf = tree.scan_leaf(&start, Direction::Forward, self.run.wish())?;
@@ -118,7 +119,7 @@ impl<'a> Copier<'a> {
             engine.free_copy(target, chain)?;
         }
         for key in long {
-            engine.admit(false)?;
+            engine.admit(Claim::Space)?;
             engine.copy_key(self.source, target, &key)?;
         }
         if end == leaf.slots.end {
