@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use lacuna_device::{BlockDevice, MemDevice};
 use lacuna_ftl::{CheckDepth, Error, FormatOptions, Ftl, Lba, Op, Options, Result, Stream, Work};
-use lacuna_sim::forge::{ForgedStore, Structure};
+use lacuna_sim::forge::{ForgedStore, Structure, watch};
 
 const CAPACITY_BYTES: u64 = 4 << 20;
 const SEGMENT_BYTES: u32 = 64 << 10;
@@ -89,6 +89,32 @@ fn counters_that_are_not_the_extents_stop_the_store() {
         let error = use_store(&ftl).expect_err("what is in a segment is unknown");
         assert!(error.to_string().contains("segment"), "{error}");
     }
+}
+
+/// Segments count extents that are in no leaf. Making space collected the same one again and again.
+#[test]
+fn a_segment_that_counts_what_is_nowhere_is_not_collected_without_end() {
+    let mut store = store(true);
+    for (_, range) in
+        store.structures().to_vec().into_iter().filter(|(kind, _)| *kind == Structure::Record(SEGMENTS))
+    {
+        let bytes = store.bytes_mut();
+        let rows: Vec<usize> = (range.start + RECORD_BYTES..range.end).step_by(16).collect();
+        let live: Vec<usize> = rows.into_iter().filter(|at| u64_at(bytes, *at) > 0).collect();
+        let [a, .., b] = live[..] else { continue };
+        // One extent less in one, one more in the other, and 16 bytes.
+        for (field, less) in [(0, 16), (8, 1)] {
+            let counted = [u64_at(bytes, a + field) - less, u64_at(bytes, b + field) + less];
+            bytes[a + field..][..8].copy_from_slice(&counted[0].to_le_bytes());
+            bytes[b + field..][..8].copy_from_slice(&counted[1].to_le_bytes());
+        }
+    }
+    let ftl = open(&sealed(store)).expect("sums that fit");
+    // Of the last segment nothing is left but what was counted too much; of the first nothing is touched.
+    ftl.write_batch(&[Op::Trim { lba: Lba(8 * 64), sectors: 1 << 40 }], Stream::Data).unwrap();
+    let _watchdog = watch("collecting what is nowhere".into());
+    while ftl.step(Work::Gc).unwrap() {}
+    assert!(!ftl.check(CheckDepth::Structure).unwrap().is_clean());
 }
 
 /// A number of eight bytes that is counted up: what it is, and where it lies in which structures.

@@ -13,6 +13,7 @@ use crate::{
     addr::{PhysAddr, SegNo},
     format::{Extent, Life, RECORDS_START},
     log::{Classes, Expected, Log, State},
+    map::Live,
     media::scan::{Record, Scan},
     read::runs,
     space::CLASSES_MAX,
@@ -33,8 +34,9 @@ enum LiveSource {
     Ahead(Vec<Record>),
     /// The segment's records, of which only headers and entries are kept.
     Records(vec::IntoIter<Record>),
-    /// Leaves of the whole map from this sector on: some record cannot be read any more.
-    Map(u64),
+    /// Leaves of the whole map from this sector on: some record cannot be read any more. What the segment counted when
+    /// the look began.
+    Map(u64, Live),
 }
 
 impl LiveSource {
@@ -47,7 +49,14 @@ impl LiveSource {
             Ok(Err(_)) | Err(_) => scan(mover, victim),
         };
         // Unreadable records lose nothing: they only repeat what the map knows about where data lies.
-        records.map_or(LiveSource::Map(0), |records| LiveSource::Records(records.into_iter()))
+        records.map_or_else(
+            |_| LiveSource::whole_map(mover, victim.segment),
+            |records| LiveSource::Records(records.into_iter()),
+        )
+    }
+
+    fn whole_map(mover: &Mover, victim: SegNo) -> LiveSource {
+        LiveSource::Map(0, mover.map.read().live(victim))
     }
 }
 
@@ -124,8 +133,8 @@ impl Collection {
         (self.gathered, self.read) = (Vec::new(), 0);
         while self.gathered.len() < GATHER_EXTENTS {
             let (found, is_whole) = match &mut self.source {
-                LiveSource::Ahead(_) | LiveSource::Map(u64::MAX) => break,
-                LiveSource::Map(start) => {
+                LiveSource::Ahead(_) | LiveSource::Map(u64::MAX, _) => break,
+                LiveSource::Map(start, _) => {
                     let leaf = *start..mover.map.read().leaf_end(*start);
                     *start = leaf.end;
                     mover.live_in(self.victim.segment, leaf)?
@@ -151,23 +160,24 @@ impl Collection {
         for class in 0..CLASSES_MAX {
             self.switch(mover, class)?;
         }
-        let left = mover.map.read().live(self.victim.segment).extents;
-        if left <= self.corrupt {
+        let left = mover.map.read().live(self.victim.segment);
+        if left.extents <= self.corrupt {
             return Ok(true);
         }
-        if self.is_unreadable {
-            // What is left is mapped there, as far as is known: it stays.
+        // What was found has been moved or, by a batch meanwhile, cut or trimmed. Each takes bytes out of the segment, and
+        // nothing brings any into one that is sealed. So if there are as many as before, they are nowhere in the map.
+        let is_nowhere = matches!(self.source, LiveSource::Map(_, before) if before == left);
+        if self.is_unreadable || is_nowhere {
+            // What is left is mapped in what cannot be read, as far as is known, or is not there: it stays.
             self.corrupt = self.corrupt.max(1);
             return Ok(true);
         }
-        if matches!(self.source, LiveSource::Map(_)) {
-            return Ok(true);
-        }
-        self.corrupt = 0;
-        self.source = match std::mem::replace(&mut self.source, LiveSource::Map(0)) {
-            LiveSource::Ahead(records) => LiveSource::Records(records.into_iter()),
-            LiveSource::Records(_) | LiveSource::Map(_) => LiveSource::Map(0),
+        self.source = match &mut self.source {
+            LiveSource::Map(..) => return Ok(true),
+            LiveSource::Ahead(records) => LiveSource::Records(std::mem::take(records).into_iter()),
+            LiveSource::Records(_) => LiveSource::whole_map(mover, self.victim.segment),
         };
+        self.corrupt = 0;
         Ok(false)
     }
 
@@ -246,8 +256,11 @@ fn scan(mover: &Mover, victim: Life) -> Result<Vec<Record>> {
 
 #[cfg(all(test, not(feature = "shuttle")))] // Shuttle's locks work in its own threads only.
 mod tests {
+    use lacuna_codec::{Algorithm, Codec};
+    use lacuna_sim::SeededRng;
+
     use super::*;
-    use crate::{Op, Stream, store::test_store};
+    use crate::{Encoded, Op, Stream, store::test_store};
 
     /// The extents found ahead are a hint: one that was cut since is found in the records.
     #[test]
@@ -277,5 +290,44 @@ mod tests {
         let mut back = [0; 16384];
         store.reader.read(lba, &mut back).unwrap();
         assert!(back[..4096] == [7; 4096] && back[4096..8192] == [0; 4096] && back[8192..] == [7; 8192]);
+    }
+
+    /// A segment that was found in the whole map and then cut, before it was moved, is no segment that counts what is
+    /// nowhere.
+    #[test]
+    fn a_segment_whose_extents_are_cut_meanwhile_is_not_put_out_of_use() {
+        for (cut, is_encoded) in
+            [(24..32, false), (8..16, false), (0..32, false), (24..32, true), (0..32, true)]
+        {
+            let store = test_store::store(64 << 20, Some(1 << 20));
+            let write = |op: Op<'_>| {
+                store.writer.write_batch(&[op], Stream::Data).unwrap();
+            };
+            for lba in (0..1000).map(|page| Lba(page * 32)) {
+                let mut data = [7; 16384];
+                SeededRng::new(lba.0).fill(&mut data[..8192]);
+                match is_encoded {
+                    true => write(Op::Encoded(&Encoded::new(lba, &data[..], Codec::fast(Algorithm::Lz4)))),
+                    false => write(Op::Write { lba, data: &data }),
+                }
+            }
+            for page in (0..1000).filter(|page| page % 16 > 0) {
+                write(Op::Trim { lba: Lba(page * 32), sectors: 32 });
+            }
+            store.journal.flush_all().unwrap();
+            let (mover, mut ahead) = (&store.collector.mover, Ahead::default());
+            let victim = mover.best_victims(&store.journal.lock(), &store.map.read(), 1)[0];
+            let mut collection = Collection::begin(mover, victim, &mut ahead);
+            collection.source = LiveSource::whole_map(mover, victim);
+            assert!(collection.gather(mover).unwrap());
+            for (lba, _) in &collection.gathered {
+                write(Op::Trim { lba: Lba(lba.0 + cut.start), sectors: cut.end - cut.start });
+            }
+            while !collection.piece(mover).unwrap() {}
+            assert_eq!(collection.corrupt, 0, "sectors {cut:?}, encoded: {is_encoded}");
+            let mut collection = Collection::begin(mover, victim, &mut ahead);
+            while !collection.piece(mover).unwrap() {}
+            assert_eq!(store.map.read().live(victim).extents, 0, "sectors {cut:?}, encoded: {is_encoded}");
+        }
     }
 }

@@ -27,7 +27,7 @@
 //!
 //! A live chunk whose checksum does not match, or that cannot be read, is left where it is. Its segment is counted as
 //! damaged and neither collected again nor reused until the store is opened anew, so that the error stays an error and
-//! collection goes on.
+//! collection goes on. The same holds for a segment that counts extents which no leaf holds: its counters were forged.
 
 mod ahead;
 mod collection;
