@@ -54,8 +54,15 @@ impl Mover {
             let moving: Vec<_> =
                 moving.iter().filter(|moving| map.holds(moving.lba, &moving.extent)).collect();
             let items: Vec<_> = moving.iter().map(|moving| moving.item()).collect();
-            let point =
-                self.gc_point(&log, class, &items).ok_or_else(|| self.journal.full(&map, log.limits()))?;
+            let Some(point) = self.gc_point(&log, class, &items) else {
+                // There was space for what the victim counts, so it would be chosen again and again if that were wrong.
+                if let Some(Moving { extent, .. }) = moving.first() {
+                    let bytes = items.iter().map(|item| item.payload.len() as u64).sum();
+                    map.note_holds(extent.phys.segment, bytes);
+                    log.stop_if_miscounted(&map);
+                }
+                return Err(self.journal.full(&map, log.limits()));
+            };
             let items = log.cut(&map, point, &items);
             let appended = log.append_relocations(point, &items);
             moving.iter().for_each(|moving| log.note_expected(point, moving.expected, 1));

@@ -121,6 +121,7 @@ mod tests {
     use super::*;
     use crate::{
         CheckDepth, Error, FormatOptions, Ftl, Lba, LogDeviceUse, Op, Options, Stream,
+        map::Live,
         media::creation,
         store::test_store::{self, Parts},
     };
@@ -161,6 +162,38 @@ mod tests {
     #[test]
     fn a_stuck_store_is_freed_by_opening_it_whatever_cuts_that() {
         [false, true].into_iter().for_each(free_stuck);
+    }
+
+    /// It was chosen again and again, because what it counts would have fitted.
+    #[test]
+    fn a_segment_that_holds_more_than_it_counts_stops_the_store() {
+        let device: Arc<dyn BlockDevice> = SimDevice::new(40 << 20, 1);
+        let options = FormatOptions { segment_bytes: Some(1 << 20), ..FormatOptions::default() };
+        creation::format(&*device, &options).unwrap();
+        let store = test_store::open(&device);
+        for page in 0..600 {
+            let (lba, data) = overwrite(page, 7);
+            store.writer.write_batch(&[Op::Write { lba, data: &data }], Stream::Data).unwrap();
+        }
+        let segment = |page: u64| {
+            let map = store.map.read();
+            map.extents(page * 32..page * 32 + 32).next().map(|found| found.ok().unwrap().1.phys.segment)
+        };
+        let (first, forged) = (segment(100).unwrap(), segment(300).unwrap());
+        for page in (0..600).filter(|page| segment(*page) == Some(first)).take(20).collect::<Vec<_>>() {
+            store.writer.write_batch(&[Op::Trim { lba: Lba(page * 32), sectors: 32 }], Stream::Data).unwrap();
+        }
+        store.journal.flush_all().unwrap();
+        drop(store);
+        let store = test_store::open(&device);
+        store.journal.lock().set_restoring(Restoring::MayOpen);
+        let mut collecting = store.collector.collecting();
+        store.collector.move_out(first, &mut collecting).unwrap();
+        store.map.write().forge_live(forged, Live { bytes: 16 << 10, extents: 1 });
+        assert_eq!(store.collector.next_to_restore(), Some(forged));
+        store.collector.move_out(forged, &mut collecting).unwrap();
+        let again = store.collector.move_out(forged, &mut collecting).unwrap_err();
+        assert!(again.to_string().contains("holds more than the checkpoint counts there"), "{again}");
     }
 
     fn free_stuck(is_logged: bool) {

@@ -132,7 +132,7 @@ impl Log {
 
     /// Nothing becomes durable any more, and no segment is used again, once a segment is known to hold more than is
     /// counted there.
-    fn stop_if_miscounted(&mut self, map: &Map) {
+    pub(crate) fn stop_if_miscounted(&mut self, map: &Map) {
         if let Some(segment) = map.miscounted() {
             self.stop(&format!("segment {} {MISCOUNTED}; `check` finds where", segment.0));
         }

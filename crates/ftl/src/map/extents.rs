@@ -424,6 +424,19 @@ impl Map {
         self.tally.miscounted
     }
 
+    /// So many bytes were found in a segment, at least.
+    pub(crate) fn note_holds(&mut self, segment: SegNo, bytes: u64) {
+        if self.live(segment).bytes < bytes {
+            self.tally.miscounted.get_or_insert(segment);
+        }
+    }
+
+    /// Makes a segment count what is not there.
+    #[cfg(test)]
+    pub(crate) fn forge_live(&mut self, segment: SegNo, live: Live) {
+        self.tally.segments[segment.0 as usize] = live;
+    }
+
     /// The store has `segments` segments now.
     pub(crate) fn grow(&mut self, segments: usize) {
         self.tally.grow(segments);
