@@ -92,12 +92,16 @@ lacuna_mutants::breakable_rules! {
     LogAcknowledgedCounts = "log-acknowledged-counts",
     /// A flush settles if bytes were dropped from the list of those to be logged.
     LogListDropped = "log-list-dropped",
+    /// No death is noted of a segment of which a flush beside may log a part.
+    ListedNotDead = "listed-not-dead",
     /// Of what a batch changes twice nothing is encoded.
     EncodedOnce = "encoded-once",
     /// The superblock says that there may be encoded chunks before there is one.
     EncodingsNamed = "encodings-named",
     /// All payload of an encoded chunk counts until nothing of it is mapped.
     EncodedCounted = "encoded-counted",
+    /// A write that failed stops the store.
+    FailedWritesStop = "failed-writes-stop",
     /// A panic in the middle of a change stops the store.
     PanicsStop = "panics-stop",
 }

@@ -39,6 +39,7 @@ const RULES: &[(&str, &str)] = &[
     ("encoded-once", "encoded::what_a_batch_writes_twice_comes_back_as_it_was_written_last"),
     ("encodings-named", "encoded::the_superblock_names_encodings_before_there_is_one"),
     ("encoded-counted", "encoded::a_chunk_takes_its_payload_until_its_last_sector_goes"),
+    ("failed-writes-stop", "nth_fault::no_single_fault_loses_what_was_acknowledged"),
     ("panics-stop", "panics::a_panic_stops_the_store_for_everybody"),
     ("records-raise-durable", "large_replay::a_flushed_batch_that_is_gone_from_a_long_log_is_reported"),
     ("readers-raise-durable", "large_replay::a_flushed_batch_that_is_gone_from_a_long_log_is_reported"),
@@ -56,6 +57,10 @@ const RULES: &[(&str, &str)] = &[
     ("log-opening-announced", "log_crash::every_operation_of_recovery_may_be_the_last"),
     ("log-epoch-counts", "log_crash::some_cuts"),
     ("log-list-dropped", "log_device::a_flush_of_more_than_is_worth_logging_goes_to_the_flash"),
+    (
+        "listed-not-dead",
+        "log_device::a_dead_segment_that_is_logged_beside_a_flush_that_settles_is_not_used_again",
+    ),
     ("log-acknowledged-counts", "log_device::an_older_copy_of_the_flash_is_noticed_by_the_mark"),
     ("old-end-wiped", "superblocks::no_copy_stays_where_a_store_ended"),
 ];

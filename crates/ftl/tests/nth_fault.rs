@@ -1,15 +1,21 @@
-//! Each single call of the device fails once, in turn. The error is told, or all goes on; and what was acknowledged is
-//! there at the next opening, after a power cut too.
+//! Each single call of the device, or of the log device, fails once, in turn: with an error, for want of space, or when
+//! half of a write was made. The error is told, or all goes on; and what was acknowledged is there at the next opening,
+//! after a power cut too.
 //!
 //! An ordinary run tries every eighth call; `LACUNA_CASES=32 cargo test -p lacuna-ftl --test ftl nth_fault` tries all.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering::SeqCst},
+use std::{
+    io::ErrorKind,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
 };
 
 use crate::harness::{Change, Model, SEGMENT_BYTES, assert_sound, changes, ops};
-use lacuna_device::{BlockDevice, DeviceStats, Error as DeviceError, Filled, Geometry, Result, WriteDone};
+use lacuna_device::{
+    BlockDevice, DeviceStats, Error as DeviceError, Filled, Geometry, LogDevice, Result, WriteDone,
+};
 use lacuna_ftl::{Error, FormatOptions, Ftl, Lba, LogDeviceUse, Options, SECTOR, Stream, Work};
 use lacuna_sim::{SeededRng, SimDevice, SimMemory, for_each_seed};
 
@@ -20,24 +26,38 @@ const HISTORIES: u64 = 4;
 /// One of so many calls fails in a case.
 const STEP: usize = 8;
 
-/// Fails the call after `left` others; that one does not reach the device.
-struct FailsOnce {
-    inner: Arc<SimDevice>,
+/// What fails is the call after `left` others, of device and log device together.
+#[derive(Default)]
+struct Faults {
     left: AtomicU64,
+    kind: AtomicU64,
 }
 
-impl FailsOnce {
+impl Faults {
     fn call(&self) -> Result<()> {
-        match self.left.fetch_sub(1, SeqCst) {
-            1 => {
-                Err(DeviceError::Io { what: "the test's".into(), source: std::io::Error::other("injected") })
-            }
-            _ => Ok(()),
+        if self.left.fetch_sub(1, SeqCst) != 1 {
+            return Ok(());
         }
+        let kind = if self.kind.load(SeqCst) == 1 { ErrorKind::StorageFull } else { ErrorKind::Other };
+        Err(DeviceError::io("the test's", kind.into()))
+    }
+
+    /// As [`Faults::call`], for a write of `data` in blocks.
+    fn write(&self, data: &[u8], block_bytes: u32, write: impl Fn(&[u8]) -> Result<()>) -> Result<()> {
+        let called = self.call();
+        if called.is_err() && self.kind.load(SeqCst) == 2 {
+            write(&data[..data.len() / 2 / block_bytes as usize * block_bytes as usize])?;
+        }
+        called.and_then(|()| write(data))
     }
 }
 
-impl BlockDevice for FailsOnce {
+struct FailsOnce<D: ?Sized> {
+    inner: Arc<D>,
+    faults: Arc<Faults>,
+}
+
+impl BlockDevice for FailsOnce<SimDevice> {
     fn geometry(&self) -> Geometry {
         self.inner.geometry()
     }
@@ -47,13 +67,13 @@ impl BlockDevice for FailsOnce {
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
-        self.call()?;
+        self.faults.call()?;
         self.inner.read_at(offset, buf)
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
-        self.call()?;
-        self.inner.write_at(offset, data)
+        let block_bytes = self.geometry().block_bytes;
+        self.faults.write(data, block_bytes, |data| self.inner.write_at(offset, data))
     }
 
     fn submit_write(&self, offset: u64, data: Filled, done: WriteDone) {
@@ -62,12 +82,12 @@ impl BlockDevice for FailsOnce {
     }
 
     fn sync(&self) -> Result<()> {
-        self.call()?;
+        self.faults.call()?;
         self.inner.sync()
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
-        self.call()?;
+        self.faults.call()?;
         self.inner.discard(offset, len)
     }
 
@@ -76,9 +96,47 @@ impl BlockDevice for FailsOnce {
     }
 }
 
+impl LogDevice for FailsOnce<SimMemory> {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn capacity_bytes(&self) -> u64 {
+        self.inner.capacity_bytes()
+    }
+
+    fn unit_bytes(&self) -> u32 {
+        self.inner.unit_bytes()
+    }
+
+    fn is_volatile(&self) -> bool {
+        self.inner.is_volatile()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.faults.call()?;
+        self.inner.read_at(offset, buf)
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.faults.write(data, self.unit_bytes(), |data| self.inner.write_at(offset, data))
+    }
+
+    fn write_back(&self, offset: u64, len: u64) -> Result<()> {
+        self.faults.call()?;
+        self.inner.write_back(offset, len)
+    }
+
+    fn fence(&self) -> Result<()> {
+        self.faults.call()?;
+        self.inner.fence()
+    }
+}
+
 struct Case {
-    device: Arc<FailsOnce>,
-    log: Option<Arc<SimMemory>>,
+    faults: Arc<Faults>,
+    device: Arc<FailsOnce<SimDevice>>,
+    log: Option<Arc<FailsOnce<SimMemory>>>,
     batches: Vec<Vec<Change>>,
     /// Of the batches, as many were acknowledged, and as many tried.
     acknowledged: usize,
@@ -89,7 +147,9 @@ impl Case {
     fn new(seed: u64) -> Case {
         let mut rng = SeededRng::new(seed);
         let inner = SimDevice::with_block_bytes(DEVICE_BYTES, [512, 4096][seed as usize / 2 % 2], seed);
+        let faults = Arc::<Faults>::default();
         let log = seed.is_multiple_of(2).then(|| SimMemory::beside(&inner, 256 << 10, seed));
+        let log = log.map(|inner| Arc::new(FailsOnce { inner, faults: faults.clone() }));
         let format = FormatOptions {
             segment_bytes: Some(SEGMENT_BYTES),
             capacity_bytes: Some(STORE_BYTES),
@@ -98,8 +158,8 @@ impl Case {
         };
         Ftl::format(inner.clone(), &format).unwrap();
         let batches = (0..400).map(|_| changes(&mut rng, SECTORS)).collect();
-        let device = Arc::new(FailsOnce { inner, left: AtomicU64::new(0) });
-        Case { device, log, batches, acknowledged: 0, tried: 0 }
+        let device = Arc::new(FailsOnce { inner, faults: faults.clone() });
+        Case { faults, device, log, batches, acknowledged: 0, tried: 0 }
     }
 
     fn options(&self) -> Options {
@@ -184,21 +244,22 @@ fn no_single_fault_loses_what_was_acknowledged() {
     for_each_seed(HISTORIES, |case| {
         let (seed, first) = (case % HISTORIES, (case / HISTORIES + case) % STEP as u64);
         let mut counted = Case::new(seed);
-        counted.device.left.store(u64::MAX, SeqCst);
+        counted.faults.left.store(u64::MAX, SeqCst);
         counted.work().unwrap();
-        let calls = u64::MAX - counted.device.left.load(SeqCst);
+        let calls = u64::MAX - counted.faults.left.load(SeqCst);
         let (mut told, mut tried) = (0, 0);
         for n in (1 + first..=calls).step_by(STEP) {
             tried += 1;
             let mut case = Case::new(seed);
-            case.device.left.store(n, SeqCst);
+            case.faults.left.store(n, SeqCst);
+            case.faults.kind.store(n % 3, SeqCst);
             told += u64::from(case.work().is_err());
-            case.device.left.store(0, SeqCst);
+            case.faults.left.store(0, SeqCst);
             match n / STEP as u64 % 2 {
                 0 => case.device.inner.kill(),
                 _ => {
                     case.device.inner.power_cycle();
-                    case.log.iter().for_each(|log| log.power_cycle());
+                    case.log.iter().for_each(|log| log.inner.power_cycle());
                 }
             }
             let at = format!("call {n} of {calls}");

@@ -30,6 +30,7 @@ use crate::{
         scan::Record,
         summaries::{read_summaries, records_of},
     },
+    mutant::{Rule, is_broken},
     space::{Limits, Space},
     sync::{Condvar, Mutex, MutexGuard, PerSegment, atomic::Ordering},
 };
@@ -79,6 +80,7 @@ impl Ending {
     /// `writes` have ended, all alike.
     fn end(&self, writes: &[DeviceWrite], outcome: device::Result<()>) {
         let _sentinel = Sentinel::new(|| self.stop("a thread panicked when a write had ended"));
+        let outcome = if is_broken(Rule::FailedWritesStop) { Ok(()) } else { outcome };
         let mut log = self.log.lock();
         log.queue.have_ended(writes);
         let has_moved = writes.iter().any(|write| !write.point.is_fresh());

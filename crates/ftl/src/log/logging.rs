@@ -199,7 +199,8 @@ impl Log {
 
     /// Takes off `dead` the segments of which a part is listed (3); nothing is when the next flush that settles begins.
     pub(super) fn leave_out_listed(&self, dead: &mut Vec<SegNo>) {
-        let Some(logging) = self.logging.as_ref().filter(|_| !dead.is_empty()) else { return };
+        let is_kept = !dead.is_empty() && !is_broken(Rule::ListedNotDead);
+        let Some(logging) = self.logging.as_ref().filter(|_| is_kept) else { return };
         let listed: HashSet<_> = logging.listed.iter().map(|listed| listed.life.segment).collect();
         dead.retain(|segment| !listed.contains(segment));
     }
