@@ -160,6 +160,34 @@ fn findings(vfs: &Nvmfs) -> Vec<String> {
     report.findings.into_iter().map(|finding| finding.message).collect()
 }
 
+/// Nothing was got out, although only one sector was damaged.
+#[test]
+fn what_is_there_is_left_without_the_superblock() {
+    let (raw, vfs) = damaged_file(|vfs| {
+        vfs.posix().setxattr(Ino::new(16).unwrap(), b"user.a", b"1", XattrMode::Set).unwrap();
+    });
+    drop(vfs);
+    let mut image = vec![0; 4 << 20];
+    raw.read_at(0, &mut image).unwrap();
+    let superblocks: Vec<usize> =
+        (0..image.len() - 5).filter(|at| image[*at..].starts_with(b"LNfs\x01")).collect();
+    assert!(!superblocks.is_empty());
+    superblocks.iter().for_each(|at| image[*at] ^= 1);
+    raw.write_at(0, &image).unwrap();
+    Nvmfs::open(Arc::clone(&raw), Options::default()).err().expect("damaged");
+    let (vfs, damage) = Nvmfs::salvage(raw, Options::default()).unwrap();
+    assert!(damage.len() == 1 && damage[0].contains("checksum does not match"), "{damage:?}");
+    let names = vfs.remaining_entries(Ino::ROOT).unwrap();
+    assert!(names.found.len() == 3 && names.lost.is_empty(), "{names:?}");
+    for entry in names.found {
+        let byte = if entry.name == b"c" { 3 } else { 1 };
+        let data = vfs.remaining_data(entry.ino, 0).unwrap();
+        assert!(data.found.runs[0].1[..4096] == [byte; 4096] && data.lost.is_empty());
+        assert_eq!(vfs.posix().getattr(entry.ino).unwrap().size, 4096);
+    }
+    assert_eq!(vfs.posix().getxattr(Ino::new(16).unwrap(), b"user.a").unwrap(), b"1");
+}
+
 #[test]
 fn names_of_a_damaged_file_can_be_removed_and_its_number_stays_taken() {
     let (raw, vfs) = damaged_file(|vfs| write(vfs, inode_lba(16)));

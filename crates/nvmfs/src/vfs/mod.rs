@@ -91,7 +91,7 @@ impl Nvmfs {
         let store = device.name().to_owned();
         let ftl = Ftl::open(device, options.ftl.clone())?;
         let is_read_only = options.ftl.read_only;
-        let fs = Nvmfs::over(ftl, store, options)?;
+        let fs = Nvmfs::over(Volume::open(ftl, store)?, options);
         let root = fs.layers.inodes().volume().read_root()?;
         fs.layers.inodes().note_root(&root);
         if !is_read_only {
@@ -101,16 +101,15 @@ impl Nvmfs {
         Ok(fs)
     }
 
-    /// The file system in the store `ftl`, of which only the superblock was read.
-    fn over(ftl: Ftl, store: String, options: Options) -> Result<Nvmfs> {
-        let volume = Volume::open(ftl, store)?;
+    /// The file system of which only the superblock was read.
+    fn over(volume: Volume, options: Options) -> Nvmfs {
         let access_times = if options.ftl.read_only { AccessTimes::Never } else { options.access_times };
         let access_times = (access_times, options.nodiratime);
         let inodes =
             Inodes::new(volume, options.clock, access_times, options.inodes_kept, options.root_reserve);
         inodes.set_mount_compression(options.compression);
         let layers = Arc::new(Layers::new(inodes));
-        Ok(Nvmfs { root: Directory::root(Arc::clone(&layers)), layers })
+        Nvmfs { root: Directory::root(Arc::clone(&layers)), layers }
     }
 
     /// The same file system by inodes.

@@ -11,6 +11,7 @@ use crate::{
     format::Ino,
     salvage::{self, RemainingEntry, RemainingInode, Remains},
     vfs::{Nvmfs, Options},
+    volume::Volume,
 };
 
 impl Nvmfs {
@@ -22,10 +23,12 @@ impl Nvmfs {
     /// As [`Nvmfs::open`]; damage only where there is no superblock or root to begin with.
     pub fn salvage(device: Arc<dyn BlockDevice>, options: Options) -> Result<(Nvmfs, Vec<String>)> {
         let name = device.name().to_owned();
-        let (ftl, damage) = Ftl::salvage(device, options.ftl.clone())?;
+        let (ftl, mut damage) = Ftl::salvage(device, options.ftl.clone())?;
+        let (volume, lost) = Volume::salvage(ftl, name)?;
+        damage.extend(lost.map(|error| error.to_string()));
         let mut options = options;
         options.ftl.read_only = true;
-        Ok((Nvmfs::over(ftl, name, options)?, damage))
+        Ok((Nvmfs::over(volume, options), damage))
     }
 
     /// The entries of a directory, in no order.

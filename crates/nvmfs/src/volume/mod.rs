@@ -45,6 +45,18 @@ impl Volume {
         Ok(Volume { ftl, name, uuid: superblock.uuid, has_compression })
     }
 
+    /// As [`Volume::open`]; without the superblock if that is damaged, and why. Names can be listed without it, but not
+    /// looked up by their hashes.
+    pub(crate) fn salvage(ftl: Ftl, name: String) -> Result<(Volume, Option<Error>)> {
+        match read_superblock(&ftl, &name) {
+            Err(error) if error.is_damage() => {
+                let has_compression = AtomicBool::new(true);
+                Ok((Volume { ftl, name, uuid: [0; 16], has_compression }, Some(error)))
+            }
+            _ => Ok((Volume::open(ftl, name)?, None)),
+        }
+    }
+
     /// Whether the superblock says that inodes may have a compression.
     pub(crate) fn has_compression(&self) -> bool {
         self.has_compression.load(SeqCst)
