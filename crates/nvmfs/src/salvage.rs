@@ -38,7 +38,7 @@ pub struct RemainingEntry {
     pub kind: FileKind,
 }
 
-/// An inode that can be read, and has or had a name.
+/// An inode that has or had a name; or one that cannot be read, of which there is data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemainingInode {
     /// Its number.
@@ -75,7 +75,31 @@ pub(crate) fn remaining_inodes(volume: &Volume) -> Result<Remains<Vec<RemainingI
         }
         Ok(())
     })?;
+    let sector = SECTOR as u64;
+    for (range, _) in &lost {
+        found.extend(inodes_with_data(volume, range.start / sector..range.end / sector)?);
+    }
     Ok(Remains { found, lost })
+}
+
+/// Those of the inodes `numbers`, which cannot be read, whose regions hold something. One whose first sector is of a
+/// directory is a directory, any other one is taken for a file.
+fn inodes_with_data(volume: &Volume, numbers: Range<u64>) -> Result<Vec<RemainingInode>> {
+    let region = |number: u64| Ino(number.clamp(Ino::FIRST.number(), Ino::LAST.number()) as u32).region();
+    let (mut at, end, mut found) = (region(numbers.start).start, region(numbers.end).start, Vec::new());
+    while at < end {
+        let mapped = volume.ftl().read_past_damage(at..end, READ_BYTES)?.mapped;
+        let Some((lba, data)) = mapped.runs.first() else {
+            at = mapped.end;
+            continue;
+        };
+        let ((ino, bucket), bytes) = (Ino::of(*lba), data.first_chunk().expect("whole sectors"));
+        let is_directory = volume.parse_bucket(ino, Bucket(bucket), bytes).is_ok();
+        let kind = if is_directory { FileKind::Directory } else { FileKind::File };
+        found.push(RemainingInode { ino, kind, parent: None });
+        at = ino.region().end;
+    }
+    Ok(found)
 }
 
 /// See [`crate::Nvmfs::remaining_data`].

@@ -188,6 +188,29 @@ fn what_is_there_is_left_without_the_superblock() {
     assert_eq!(vfs.posix().getxattr(Ino::new(16).unwrap(), b"user.a").unwrap(), b"1");
 }
 
+/// One block may hold both, so its loss took the data too.
+#[test]
+fn what_has_neither_name_nor_inode_left_is_found_by_its_data() {
+    let (raw, vfs) = damaged_file(|vfs| {
+        let directory = vfs.posix().mkdir(Ino::ROOT, b"d", 0o755, Caller::default()).unwrap().ino;
+        vfs.posix().mknod(directory, b"e", 0o100_644, 0, Caller::default()).unwrap();
+        write(vfs, inode_lba(16));
+    });
+    vfs.remove("a").unwrap();
+    vfs.remove("b").unwrap();
+    write(&vfs, inode_lba(18));
+    vfs.close().unwrap();
+    drop(vfs);
+    let (vfs, _) = Nvmfs::salvage(raw, Options::default()).unwrap();
+    let Remains { found, lost } = vfs.remaining_inodes().unwrap();
+    assert_eq!(lost.len(), 2, "{lost:?}");
+    let kind = |ino| found.iter().find(|inode| inode.ino == Ino::new(ino).unwrap()).map(|inode| inode.kind);
+    let kinds = [16, 17, 18].map(kind);
+    assert_eq!(kinds, [Some(FileKind::File), Some(FileKind::File), Some(FileKind::Directory)]);
+    let data = vfs.remaining_data(Ino::new(16).unwrap(), 0).unwrap();
+    assert!(data.found.runs[0].1[..4096] == [1; 4096]);
+}
+
 #[test]
 fn names_of_a_damaged_file_can_be_removed_and_its_number_stays_taken() {
     let (raw, vfs) = damaged_file(|vfs| write(vfs, inode_lba(16)));

@@ -1,8 +1,9 @@
 //! `lacuna rescue`: copies the readable files of a damaged store elsewhere.
 //!
 //! It follows names from the root, and then takes the inodes that got no name in the copy, which go to `lost+found`:
-//! the store has lost their names, or the target cannot have them. Everything unreadable, and everything that the target
-//! does not take, is reported in a line of its own, and left out; in files it becomes a hole.
+//! the store has lost their names, or the target cannot have them. So does data that has lost its inode, too.
+//! Everything unreadable, and everything that the target does not take, is reported in a line of its own, and left out;
+//! in files it becomes a hole.
 
 use std::{
     collections::HashSet,

@@ -39,7 +39,8 @@ impl Nvmfs {
         salvage::remaining_entries(self.layers.inodes().volume(), directory)
     }
 
-    /// All inodes but those of files that were removed while they were open.
+    /// All inodes but those of files that were removed while they were open; of those that cannot be read, the ones of
+    /// which there is data.
     ///
     /// # Errors
     /// Only what is no damage.
