@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # Root ends the connection between kernel and daemon while programs write, over each transport: the daemon says
-# so in one line and ends, the directory is free again, and what was synced is there.
+# so in one line and ends, the directory is free again, and what was synced is there. A read of requests that fails ends
+# one thread.
 . "$(dirname "$0")/lib.sh"
 need_fuse
+need strace
 build
 control=/sys/fs/fuse/connections
 mountpoint -q "$control" || mount -t fusectl none "$control" 2>/dev/null || skip "no fusectl on this machine"
@@ -50,4 +52,30 @@ for transport in ${LACUNA_TRANSPORT:-fuser uring}; do
     echo "abort: $transport: $(cat "$WORK/complaints")"
     discard_work
 done
+
+# A thread that cannot read a request ends alone: the others serve on, and nothing that was written is lost.
+LACUNA_TRANSPORT=fuser
+start 256M
+umount_store
+"$LACUNA" mount --foreground --transport fuser --threads 3 --cache=writeback "$store" "$mnt" 2>"$WORK/log" &
+daemon=$!
+await "not mounted" mountpoint -q "$mnt"
+serving() { grep -lx 'fuser-[0-9]*' /proc/"$daemon"/task/*/comm | cut -d/ -f5; }
+await "not all threads serve" eval '[ "$(serving | wc -l)" = 3 ]'
+exec 9>"$mnt/file"
+head -c 8M /dev/urandom | tee "$WORK/file" >&9
+thread=$(serving | head -n 1)
+strace -qq -o /dev/null -e trace=read -e inject=read:error=ENOMEM -p "$thread" &
+tracer=$!
+has_gone() { ls "$mnt" >/dev/null; [ ! -e "/proc/$daemon/task/$thread" ]; }
+await "the thread serves on" has_gone
+wait "$tracer" || true
+mountpoint -q "$mnt" || fail "a failed read has ended the mount"
+echo more | tee -a "$WORK/file" >&9 || fail "open files are not served any more"
+exec 9>&-
+umount_store
+wait "$daemon" || { cat "$WORK/log" >&2; fail "the daemon calls an unmount a failure"; }
+mount_store
+cmp "$WORK/file" "$mnt/file" || fail "what was written is lost"
+check_store
 echo "abort: passed"

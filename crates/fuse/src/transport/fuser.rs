@@ -1,22 +1,21 @@
 //! The transport of the crate `fuser`: threads that read requests from clones of `/dev/fuse`.
 //!
-//! A thread that ends before the mount does, by a panic or because it could not read a request, ends the mount: fuser would
-//! go on with those that are left, until none is.
+//! A thread that panics ends the mount: fuser would go on with those that are left, until the next one does. A thread that
+//! cannot read a request, as without memory, ends alone: the kernel has answered that request, and the others serve on, so
+//! that what programs have written and not synced gets to the store. The last one ends the mount.
 
 use std::{
-    cell::{OnceCell, RefCell},
+    cell::RefCell,
     ffi::OsStr,
     io,
     ops::Deref,
-    os::{
-        fd::{AsFd, OwnedFd},
-        unix::ffi::OsStrExt,
-    },
+    os::{fd::AsFd, unix::ffi::OsStrExt},
     path::Path,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicBool, Ordering::SeqCst},
     },
+    thread,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
@@ -32,13 +31,13 @@ use lacuna_nvmfs::{
     posix::{Attr, Caller, FileKind, Rename, SetAttr, SetTime, XattrMode},
 };
 use parking_lot::Mutex;
-use rustix::{event::Timespec, io::Errno as Os, process::geteuid};
+use rustix::{io::Errno as Os, process::geteuid};
 
 use super::{
     BACKGROUND_MAX, COPY_BYTES_MAX, MountOptions, REQUEST_BYTES_MAX, STATFS_BLOCK_BYTES, Session, TTL,
     Transport, Unmounter,
     invalidator::{Cached, Invalidator},
-    kernel_mount::{AbortOnDrop, KernelMount, ending, has_ended},
+    kernel_mount::{AbortOnDrop, KernelMount, ending},
     ttl_of_attr,
 };
 use crate::{
@@ -111,8 +110,12 @@ impl Transport for FuserTransport {
         config.clone_fd = true;
         let invalidator = Arc::new(OnceLock::new());
         let end = Arc::new(OnceLock::new());
-        let serving = Serving { service: Arc::clone(&service), end: Arc::clone(&end) };
-        let adapter = Adapter { service: serving, invalidator: Arc::clone(&invalidator), masks: false };
+        let adapter = Adapter {
+            service: Arc::clone(&service),
+            end: Arc::clone(&end),
+            invalidator: Arc::clone(&invalidator),
+            masks: false,
+        };
         let (mut session, mount) = match geteuid().is_root() {
             true => {
                 let (device, mount) = KernelMount::new(dir, options)?;
@@ -125,9 +128,8 @@ impl Transport for FuserTransport {
             false => (fuser::Session::new(adapter, dir, &config)?, None),
         };
         let of_mount = End {
-            device: session.as_fd().try_clone_to_owned()?,
             unmount: Mutex::new(end_of(&mut session, mount.as_ref())),
-            came_early: AtomicBool::new(false),
+            has_come: AtomicBool::new(false),
         };
         assert!(end.set(of_mount).is_ok(), "a session is made once");
         let notifier = session.notifier();
@@ -188,7 +190,7 @@ impl Session for FuserSession {
         drop(self.mount);
         self.service.unmounted();
         match self.end.get() {
-            Some(end) if end.came_early.load(SeqCst) => {
+            Some(end) if end.has_come.load(SeqCst) => {
                 served.and(Err(io::Error::other("a thread that served it has ended")))
             }
             _ => served,
@@ -196,15 +198,10 @@ impl Session for FuserSession {
     }
 }
 
-/// How long the kernel may take to end a connection after it has said that it will (`FUSE_DESTROY`).
-const LAST_REQUEST: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
-
-/// Ends a mount with the first thread of those that serve it.
+/// Ends a mount when a thread that serves it panics.
 struct End {
-    device: OwnedFd,
     unmount: Mutex<Box<dyn FnMut() + Send>>,
-    /// Whether that was before anybody unmounted.
-    came_early: AtomicBool,
+    has_come: AtomicBool,
 }
 
 /// Ends a mount at once where root made it; else takes it off its directory, and what is open is served by the rest.
@@ -216,45 +213,33 @@ fn end_of(session: &mut fuser::Session<Adapter>, mount: Option<&AbortOnDrop>) ->
     }
 }
 
-/// In each thread that serves a mount, from its first request on.
-struct EndsMount(Arc<OnceLock<End>>);
+/// The service, to a thread that serves a request.
+struct Serving<'a>(&'a Adapter);
 
-impl Drop for EndsMount {
+impl Deref for Serving<'_> {
+    type Target = Service;
+
+    fn deref(&self) -> &Service {
+        &self.0.service
+    }
+}
+
+impl Drop for Serving<'_> {
     fn drop(&mut self) {
-        let Some(end) = self.0.get() else { return };
-        if !has_ended(end.device.as_fd(), LAST_REQUEST).unwrap_or(false) {
+        if thread::panicking()
+            && let Some(end) = self.0.end.get()
+        {
             log::error!("a thread that serves requests has ended, and the mount with it");
-            end.came_early.store(true, SeqCst);
+            end.has_come.store(true, SeqCst);
             (end.unmount.lock())();
         }
     }
 }
 
-thread_local! {
-    static ENDS_MOUNT: OnceCell<EndsMount> = const { OnceCell::new() };
-}
-
-/// The service, to threads that serve a mount.
-struct Serving {
-    service: Arc<Service>,
-    end: Arc<OnceLock<End>>,
-}
-
-impl Deref for Serving {
-    type Target = Service;
-
-    fn deref(&self) -> &Service {
-        // Not in the thread that mounts, which may end before.
-        if self.end.get().is_some() {
-            ENDS_MOUNT.with(|ends| _ = ends.get_or_init(|| EndsMount(Arc::clone(&self.end))));
-        }
-        &self.service
-    }
-}
-
 /// Turns calls of fuser into calls of the service.
 struct Adapter {
-    service: Serving,
+    service: Arc<Service>,
+    end: Arc<OnceLock<End>>,
     /// Set before the first request is served.
     invalidator: Arc<OnceLock<Invalidator>>,
     /// The umask is applied here, because a default access control list takes its place; otherwise the kernel has
@@ -268,6 +253,10 @@ thread_local! {
 }
 
 impl Adapter {
+    fn service(&self) -> Serving<'_> {
+        Serving(self)
+    }
+
     fn attr(&self, attr: &Attr) -> FileAttr {
         FileAttr {
             ino: INodeNo(Service::number(attr.ino)),
@@ -284,14 +273,14 @@ impl Adapter {
             gid: attr.gid,
             // The kernel's 32 bits, as it gave them.
             rdev: attr.rdev as u32,
-            blksize: self.service.options().block_bytes,
+            blksize: self.service().options().block_bytes,
             flags: 0,
         }
     }
 
     /// How long the kernel may cache an inode and its name: fuser has one time for both.
     fn ttl(&self, attr: &Attr) -> Duration {
-        ttl_of_attr(attr, self.service.options().cache)
+        ttl_of_attr(attr, self.service().options().cache)
     }
 
     /// As [`Adapter::ttl`], for the inode that a name stands for.
@@ -330,7 +319,8 @@ impl Filesystem for Adapter {
                 log::info!("this kernel's FUSE lacks {capability:?}");
             }
         }
-        if self.service.is_written_back() && config.add_capabilities(InitFlags::FUSE_WRITEBACK_CACHE).is_err()
+        if self.service().is_written_back()
+            && config.add_capabilities(InitFlags::FUSE_WRITEBACK_CACHE).is_err()
         {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "this kernel's FUSE does not write back"));
         }
@@ -342,7 +332,7 @@ impl Filesystem for Adapter {
     }
 
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        match self.service.lookup(parent.0, name.as_bytes()) {
+        match self.service().lookup(parent.0, name.as_bytes()) {
             Ok(found) => {
                 reply.entry(&self.ttl_of_found(&found), &self.attr(&found.attr), generation(&found.attr))
             }
@@ -353,11 +343,11 @@ impl Filesystem for Adapter {
     }
 
     fn forget(&self, _: &Request, ino: INodeNo, lookups: u64) {
-        self.service.forget(ino.0, lookups);
+        self.service().forget(ino.0, lookups);
     }
 
     fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        self.attributes(self.service.getattr(ino.0), reply);
+        self.attributes(self.service().getattr(ino.0), reply);
     }
 
     fn setattr(
@@ -389,11 +379,11 @@ impl Filesystem for Adapter {
             // fuser does not pass FATTR_KILL_SUIDGID on; the kernel sets it for all but CAP_FSETID.
             kill_privileges: (size.is_some() && request.uid() != 0).then(|| caller(request)),
         };
-        self.attributes(self.service.setattr(ino.0, &changes), reply);
+        self.attributes(self.service().setattr(ino.0, &changes), reply);
     }
 
     fn readlink(&self, _: &Request, ino: INodeNo, reply: ReplyData) {
-        match self.service.readlink(ino.0) {
+        match self.service().readlink(ino.0) {
             Ok(target) => reply.data(&target),
             Err(errno) => reply.error(errno.into()),
         }
@@ -410,7 +400,7 @@ impl Filesystem for Adapter {
         reply: ReplyEntry,
     ) {
         let maker = self.maker(request, umask);
-        self.entry(self.service.mknod(parent.0, name.as_bytes(), mode, rdev, maker), reply);
+        self.entry(self.service().mknod(parent.0, name.as_bytes(), mode, rdev, maker), reply);
     }
 
     fn mkdir(
@@ -423,20 +413,20 @@ impl Filesystem for Adapter {
         reply: ReplyEntry,
     ) {
         let maker = self.maker(request, umask);
-        self.entry(self.service.mkdir(parent.0, name.as_bytes(), mode, maker), reply);
+        self.entry(self.service().mkdir(parent.0, name.as_bytes(), mode, maker), reply);
     }
 
     fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        empty(self.service.unlink(parent.0, name.as_bytes()), reply);
+        empty(self.service().unlink(parent.0, name.as_bytes()), reply);
     }
 
     fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        empty(self.service.rmdir(parent.0, name.as_bytes()), reply);
+        empty(self.service().rmdir(parent.0, name.as_bytes()), reply);
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
         let target = target.as_os_str().as_bytes();
-        self.entry(self.service.symlink(parent.0, name.as_bytes(), target, caller(request)), reply);
+        self.entry(self.service().symlink(parent.0, name.as_bytes(), target, caller(request)), reply);
     }
 
     fn rename(
@@ -461,17 +451,17 @@ impl Filesystem for Adapter {
             return reply.error(fuser::Errno::EINVAL);
         };
         let (from, to) = ((parent.0, name.as_bytes()), (new_parent.0, new_name.as_bytes()));
-        empty(self.service.rename(from, to, mode, whiteout), reply);
+        empty(self.service().rename(from, to, mode, whiteout), reply);
     }
 
     fn link(&self, request: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        self.entry(self.service.link(ino.0, parent.0, name.as_bytes(), caller(request)), reply);
+        self.entry(self.service().link(ino.0, parent.0, name.as_bytes(), caller(request)), reply);
     }
 
     fn open(&self, _: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        match self.service.open(ino.0) {
+        match self.service().open(ino.0) {
             Ok(()) => {
-                let (handle, flags) = opened(self.service.opening(ino.0, flags.0), flags.0);
+                let (handle, flags) = opened(self.service().opening(ino.0, flags.0), flags.0);
                 reply.opened(handle, flags);
             }
             Err(errno) => reply.error(errno.into()),
@@ -488,9 +478,9 @@ impl Filesystem for Adapter {
         flags: i32,
         reply: ReplyCreate,
     ) {
-        match self.service.create(parent.0, name.as_bytes(), mode, self.maker(request, umask)) {
+        match self.service().create(parent.0, name.as_bytes(), mode, self.maker(request, umask)) {
             Ok(attr) => {
-                let opening = self.service.opening(Service::number(attr.ino), flags);
+                let opening = self.service().opening(Service::number(attr.ino), flags);
                 let (handle, flags) = opened(opening, flags);
                 reply.created(&self.ttl(&attr), &self.attr(&attr), generation(&attr), handle, flags);
             }
@@ -514,7 +504,7 @@ impl Filesystem for Adapter {
                 buffer.resize(size as usize, 0);
             }
             let buffer = &mut buffer[..size as usize];
-            match self.service.read(ino.0, offset, buffer) {
+            match self.service().read(ino.0, offset, buffer) {
                 Ok(bytes) => reply.data(&buffer[..bytes]),
                 Err(errno) => reply.error(errno.into()),
             }
@@ -543,12 +533,12 @@ impl Filesystem for Adapter {
             from_cache: write_flags.contains(WriteFlags::FUSE_WRITE_CACHE),
             caller: caller(request),
         };
-        let written = self.service.write(ino.0, request);
+        let written = self.service().write(ino.0, request);
         let answer = move || match written {
             Ok(bytes) => reply.written(bytes as u32),
             Err(errno) => reply.error(errno.into()),
         };
-        match self.service.made_stale(ino.0, &request) {
+        match self.service().made_stale(ino.0, &request) {
             Some(bytes) => {
                 self.invalidator.get().expect("set before").order(ino.0, Cached::Pages(bytes), answer);
             }
@@ -571,22 +561,22 @@ impl Filesystem for Adapter {
         _: bool,
         reply: ReplyEmpty,
     ) {
-        empty(self.service.close(ino.0, handle.0), reply);
+        empty(self.service().close(ino.0, handle.0), reply);
     }
 
     fn fsync(&self, _: &Request, ino: INodeNo, _: FileHandle, data_only: bool, reply: ReplyEmpty) {
-        empty(self.service.fsync(ino.0, data_only), reply);
+        empty(self.service().fsync(ino.0, data_only), reply);
     }
 
     fn opendir(&self, _: &Request, ino: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        match self.service.open_directory(ino.0) {
+        match self.service().open_directory(ino.0) {
             Ok(()) => reply.opened(NO_HANDLE, FopenFlags::empty()),
             Err(errno) => reply.error(errno.into()),
         }
     }
 
     fn readdir(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectory) {
-        let listed = self.service.readdir(ino.0, offset, |number, kind, name, next| {
+        let listed = self.service().readdir(ino.0, offset, |number, kind, name, next| {
             !reply.add(INodeNo(number), next, file_type(kind), OsStr::from_bytes(name))
         });
         match listed {
@@ -604,7 +594,7 @@ impl Filesystem for Adapter {
         mut reply: ReplyDirectoryPlus,
     ) {
         let listed =
-            self.service.readdir_with_attributes(ino.0, offset, |NamedAttr { name, found, next }| {
+            self.service().readdir_with_attributes(ino.0, offset, |NamedAttr { name, found, next }| {
                 let attr = self.attr(&found.attr);
                 let name = OsStr::from_bytes(&name);
                 !reply.add(attr.ino, next, name, &self.ttl_of_found(&found), &attr, generation(&found.attr))
@@ -616,16 +606,16 @@ impl Filesystem for Adapter {
     }
 
     fn releasedir(&self, _: &Request, ino: INodeNo, _: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
-        empty(self.service.release(ino.0), reply);
+        empty(self.service().release(ino.0), reply);
     }
 
     fn fsyncdir(&self, _: &Request, ino: INodeNo, _: FileHandle, data_only: bool, reply: ReplyEmpty) {
-        empty(self.service.fsync(ino.0, data_only), reply);
+        empty(self.service().fsync(ino.0, data_only), reply);
     }
 
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
         let blocks = |bytes: u64| bytes / u64::from(STATFS_BLOCK_BYTES);
-        match self.service.statfs() {
+        match self.service().statfs() {
             Ok(stat) => reply.statfs(
                 blocks(stat.total_bytes),
                 blocks(stat.free_bytes),
@@ -658,19 +648,19 @@ impl Filesystem for Adapter {
         };
         // fuser 0.18 panics at the longer request with which the kernel would say what becomes of set-group-id.
         let (caller, set_group_id) = (caller(request), SetGroupId::ByFirstGroup);
-        empty(self.service.setxattr(ino.0, name.as_bytes(), value, mode, caller, set_group_id), reply);
+        empty(self.service().setxattr(ino.0, name.as_bytes(), value, mode, caller, set_group_id), reply);
     }
 
     fn getxattr(&self, _: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        sized(self.service.getxattr(ino.0, name.as_bytes()), size, reply);
+        sized(self.service().getxattr(ino.0, name.as_bytes()), size, reply);
     }
 
     fn listxattr(&self, request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        sized(self.service.listxattr(ino.0, caller(request)), size, reply);
+        sized(self.service().listxattr(ino.0, caller(request)), size, reply);
     }
 
     fn removexattr(&self, _: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        empty(self.service.removexattr(ino.0, name.as_bytes()), reply);
+        empty(self.service().removexattr(ino.0, name.as_bytes()), reply);
     }
 
     fn ioctl(
@@ -684,7 +674,7 @@ impl Filesystem for Adapter {
         _: u32,
         reply: ReplyIoctl,
     ) {
-        match self.service.ioctl(ino.0, handle.0, command, data, caller(request)) {
+        match self.service().ioctl(ino.0, handle.0, command, data, caller(request)) {
             Ok(answer) => reply.ioctl(0, &answer),
             Err(errno) => reply.error(errno.into()),
         }
@@ -714,7 +704,7 @@ impl Filesystem for Adapter {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        empty(self.service.fallocate(ino.0, offset, len, mode, caller(request)), reply);
+        empty(self.service().fallocate(ino.0, offset, len, mode, caller(request)), reply);
     }
 
     fn lseek(
@@ -726,7 +716,7 @@ impl Filesystem for Adapter {
         whence: i32,
         reply: ReplyLseek,
     ) {
-        match self.service.seek(ino.0, handle.0, offset, whence) {
+        match self.service().seek(ino.0, handle.0, offset, whence) {
             Ok(found) => reply.offset(found as i64),
             Err(errno) => reply.error(errno.into()),
         }
@@ -746,7 +736,7 @@ impl Filesystem for Adapter {
         reply: ReplyWrite,
     ) {
         let (from, to) = ((from.0, from_offset), (to.0, to_offset));
-        match self.service.copy_range(from, to, len.min(COPY_BYTES_MAX), caller(request)) {
+        match self.service().copy_range(from, to, len.min(COPY_BYTES_MAX), caller(request)) {
             Ok(bytes) => reply.written(bytes as u32),
             Err(errno) => reply.error(errno.into()),
         }

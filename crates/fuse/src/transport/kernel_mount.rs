@@ -26,6 +26,7 @@ const DEVICE: &str = "/dev/fuse";
 
 /// How long the kernel may take to end a connection, once it has begun to.
 const ENDING: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
+const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
 /// A mount, which does not end with this ([`AbortOnDrop`]): where the device is closed it is dead.
 #[derive(Clone, Debug)]
@@ -94,7 +95,7 @@ impl KernelMount {
 
     /// Whether the mount has ended, and all that was open there.
     fn is_gone(&self) -> io::Result<bool> {
-        Ok(has_ended(self.device.as_fd(), Timespec { tv_sec: 0, tv_nsec: 0 })?)
+        Ok(has_ended(self.device.as_fd(), AT_ONCE)?)
     }
 
     /// Whether it is the one that the directory shows: if it is detached, another may be mounted there.
@@ -128,10 +129,11 @@ pub(super) fn has_ended(device: BorrowedFd<'_>, within: Timespec) -> Result<bool
 }
 
 /// The end of a mount, of whose device a read has failed: an error unless it was unmounted. A request that the kernel
-/// was handing over when the connection ended fails the read with ECONNABORTED, whatever ended it. Only a read
-/// after the end tells.
+/// was handing over when the connection ended fails the read with ECONNABORTED, whatever ended it; and after a read that
+/// failed for a reason of its own, others may have read on. Only a read after the end tells.
 pub(super) fn ending(device: BorrowedFd<'_>, error: Os) -> Result<(), Os> {
-    ending_by(error, || match has_ended(device, ENDING) {
+    let within = if error == Os::CONNABORTED { ENDING } else { AT_ONCE };
+    ending_by(error, || match has_ended(device, within) {
         Ok(true) => rustix::io::read(device, &mut vec![0; READ_BYTES][..]).map(drop),
         _ => Err(error),
     })
@@ -139,7 +141,7 @@ pub(super) fn ending(device: BorrowedFd<'_>, error: Os) -> Result<(), Os> {
 
 /// See [`ending`].
 fn ending_by(error: Os, read_again: impl FnOnce() -> Result<(), Os>) -> Result<(), Os> {
-    let error = if error == Os::CONNABORTED { read_again().err().unwrap_or(error) } else { error };
+    let error = if error == Os::NODEV { error } else { read_again().err().unwrap_or(error) };
     if error == Os::NODEV { Ok(()) } else { Err(error) }
 }
 
@@ -161,14 +163,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_looks_like_an_abort_is_one_only_if_the_next_read_says_so() {
+    fn how_a_mount_ended_is_what_the_next_read_says() {
         const NEVER: Result<(), Os> = Err(Os::PERM);
         for (error, again, expected) in [
             (Os::NODEV, NEVER, Ok(())),
             (Os::CONNABORTED, Err(Os::NODEV), Ok(())),
             (Os::CONNABORTED, Err(Os::CONNABORTED), Err(Os::CONNABORTED)),
             (Os::CONNABORTED, Ok(()), Err(Os::CONNABORTED)),
-            (Os::IO, NEVER, Err(Os::IO)),
+            (Os::NOMEM, Err(Os::NODEV), Ok(())),
+            (Os::NOMEM, Err(Os::NOMEM), Err(Os::NOMEM)),
         ] {
             assert_eq!(ending_by(error, || again), expected, "{error} {again:?}");
         }
