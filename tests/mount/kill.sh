@@ -53,6 +53,16 @@ for round in $(seq "${ROUNDS:-3}"); do
 done
 check_store
 
+# The way out that a mount names gets rid of a dead mount, also while a program is in it.
+mount_store
+(cd "$mnt" && exec sleep 300) &
+await "no program is in the mount" test "$mnt" -ef "/proc/$!/cwd"
+kill_daemon
+way_out=$("$LACUNA" mount "$store" "$mnt" 2>&1 | sed -n 's/.*clear it with: lacuna //p') || true
+"$LACUNA" $way_out || fail "a dead mount in use stays after lacuna $way_out"
+mountpoint -q "$mnt" && fail "a dead mount is left by lacuna $way_out"
+kill $!
+
 # Whose store was renamed is not known to be closed: no success is claimed.
 mount_store
 pid=$(daemon_pid)

@@ -31,6 +31,11 @@ mount_as_user() {
 }
 
 as_user "$WORK/lacuna" format --size 64M "$store" >/dev/null
+# Where it is not for everybody, that is said, once.
+chmod 600 "$WORK/fuse"
+as_user "$WORK/lacuna" mount "$store" "$mnt" 2>"$WORK/error" && fail "mounted without /dev/fuse"
+[ "$(grep -o '/dev/fuse' "$WORK/error" | wc -l)" = 1 ] && grep -q '/dev/fuse: Permission denied' "$WORK/error" || fail "a mount without /dev/fuse says: $(cat "$WORK/error")"
+chmod 666 "$WORK/fuse"
 mount_as_user
 as_user sh -c "echo idle >'$mnt/idle'"
 kill -TERM "$pid"

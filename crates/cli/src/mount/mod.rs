@@ -186,7 +186,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let mut arguments = arguments.clone();
     if is_dead(&arguments.dir) {
         let dir = arguments.dir.display();
-        bail!("{dir}: a dead mount, whose process was killed; clear it with: lacuna umount {dir}");
+        bail!("{dir}: a dead mount, whose process was killed; clear it with: lacuna umount --dead {dir}");
     }
     if arguments.sync && arguments.cache == Cache::Writeback {
         bail!(
@@ -360,6 +360,7 @@ fn unmount_dir(dir: &Path, lazy: bool) -> Result<()> {
     let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
     match rustix::mount::unmount(dir, flags) {
         Err(Errno::PERM) => unmount_as_user(dir, lazy),
+        Err(Errno::BUSY) => bail!("in use by a program (see --lazy)"),
         result => Ok(result?),
     }
 }

@@ -291,10 +291,11 @@ fn mount(service: &Arc<Service>, arguments: &Arguments) -> io::Result<Box<dyn Se
         Carrier::Fuser => fuser(),
         Carrier::Uring => uring(),
         Carrier::Auto if !UringTransport::is_on() => fuser(),
+        // Not root, or rings are forbidden here. Any other error fuser meets as well.
         Carrier::Auto => uring().or_else(|error| {
-            // Not root, or rings are forbidden here. Any other error fuser meets as well.
-            log::info!("{}: {error}; over /dev/fuse instead of io_uring", arguments.dir.display());
-            fuser()
+            fuser().inspect(|_| {
+                log::info!("{}: {error}; over /dev/fuse instead of io_uring", arguments.dir.display());
+            })
         }),
     }
 }

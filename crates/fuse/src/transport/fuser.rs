@@ -37,7 +37,7 @@ use super::{
     BACKGROUND_MAX, COPY_BYTES_MAX, MountOptions, REQUEST_BYTES_MAX, STATFS_BLOCK_BYTES, Session, TTL,
     Transport, Unmounter,
     invalidator::{Cached, Invalidator},
-    kernel_mount::{AbortOnDrop, KernelMount, ending},
+    kernel_mount::{AbortOnDrop, KernelMount, ending, open_device},
     ttl_of_attr,
 };
 use crate::{
@@ -125,7 +125,10 @@ impl Transport for FuserTransport {
                 let acl = SessionACL::All;
                 (fuser::Session::from_fd(adapter, device.into(), acl, config)?, Some(mount))
             }
-            false => (fuser::Session::new(adapter, dir, &config)?, None),
+            false => {
+                open_device()?; // fuser's error would not name it
+                (fuser::Session::new(adapter, dir, &config)?, None)
+            }
         };
         let of_mount = End {
             unmount: Mutex::new(end_of(&mut session, mount.as_ref())),

@@ -45,7 +45,7 @@ impl KernelMount {
     /// access the directory wait until somebody does.
     pub(super) fn new(dir: &Path, options: &MountOptions) -> io::Result<(File, KernelMount)> {
         let dir = dir.canonicalize()?;
-        let device = File::options().read(true).write(true).open(DEVICE)?;
+        let device = open_device()?;
         let data = format!(
             "fd={},rootmode={:o},user_id={},group_id={},default_permissions{}",
             device.as_raw_fd(),
@@ -102,6 +102,13 @@ impl KernelMount {
     fn is_on_dir(&self) -> bool {
         mounted_on(&self.dir).is_ok_and(|(id, _)| id == self.id)
     }
+}
+
+/// # Errors
+/// Those of the device say so: they are not about the directory of the mount.
+pub(super) fn open_device() -> io::Result<File> {
+    let opened = File::options().read(true).write(true).open(DEVICE);
+    opened.map_err(|error| io::Error::new(error.kind(), format!("{DEVICE}: {error}")))
 }
 
 /// Ends the mount when dropped, if there still is one.
