@@ -35,9 +35,14 @@ rm "$mnt/0" || fail "nothing can be removed"
 (echo more >"$mnt/more") 2>"$WORK/error" && fail "there is space for more"
 grep -q 'No space left' "$WORK/error" || fail "instead of ENOSPC: $(cat "$WORK/error")"
 echo "host_full: after $number MB"
+"$LACUNA" remount --read-only "$mnt" 2>"$WORK/error" &
+remounting=$!
+await "a remount waits without a word" grep -q 'waiting until what was changed before is synced' "$WORK/error"
 
 mount -o remount,size=400M "$small"
 await "it does not go on" waits 0
+wait "$remounting" || fail "remount: $(cat "$WORK/error")"
+"$LACUNA" remount "$mnt"
 head -c 8M /dev/urandom >"$mnt/later" && sync "$mnt/later" || fail "writes do not go on"
 later=$(sha256sum <"$mnt/later")
 check_store

@@ -4,7 +4,7 @@
 //! was opened for reading cannot become writable. The kernel does not ask for a sync, though, as it asks other file
 //! systems: that is asked for here, so that it is done when this returns (see `remounts`).
 
-use std::path::PathBuf;
+use std::{path::PathBuf, thread, time::Duration};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -73,16 +73,26 @@ pub(crate) fn remount(arguments: &RemountArguments) -> Result<()> {
     }
     let present = rustix::fs::statvfs(&dir).with_context(|| name.to_string())?.f_flag;
     rustix::mount::mount_remount(&dir, flags(present, arguments), "").with_context(|| name.to_string())?;
-    if arguments.read_only
-        && let Err(error) =
-            control::ask(&store, "sync").and_then(|answer| answer.context("nobody serves the store"))
-    {
+    if !arguments.read_only {
+        return Ok(());
+    }
+    let waiting = format!("{name}: read-only; waiting until what was changed before is synced");
+    // Ends with the process.
+    let _ = thread::Builder::new().spawn(move || {
+        thread::sleep(SYNC_IS_SLOW);
+        complain(&waiting);
+    });
+    let synced = control::ask(&store, "sync").and_then(|answer| answer.context("nobody serves the store"));
+    if let Err(error) = synced {
         complain(&format!(
             "{name}: read-only, and what was changed before is not known to be synced: {error:#}"
         ));
     }
     Ok(())
 }
+
+/// How long a sync may take without a word.
+const SYNC_IS_SLOW: Duration = Duration::from_secs(5);
 
 /// Refuses what only a new mount can change. What an earlier version does not tell is left out.
 fn check(mount: &Value, arguments: &RemountArguments) -> Result<()> {
