@@ -27,7 +27,7 @@ use crate::{
     keys::{open_tables, open_vfs},
     log_device,
     look::holds_tables,
-    note, say_done,
+    note, say, say_done,
     size::Size,
     table_info::kind_text,
     tables::{Kind, Switch},
@@ -195,14 +195,20 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             let interrupted = interruption()?;
             on(store, |open| optimize(open, tables, &interrupted))
         }
-        TableCommand::Defaults(arguments) => on(&arguments.store, |open| {
-            if let Some(kind) = arguments.kind {
-                let kind = arguments.compression.of(kind, KEY_BLOCK_SIZE)?;
-                open.set_defaults(with_kind(open.defaults()?, kind, arguments.page))?;
+        TableCommand::Defaults(arguments) => {
+            let work = |open: &Store| {
+                if let Some(kind) = arguments.kind {
+                    let kind = arguments.compression.of(kind, KEY_BLOCK_SIZE)?;
+                    open.set_defaults(with_kind(open.defaults()?, kind, arguments.page))?;
+                }
+                let TableOptions { kind, page_bytes, .. } = open.defaults()?;
+                Ok(format!("tables are {} by default, in pages of {}K", kind_text(kind), page_bytes >> 10))
+            };
+            match arguments.kind {
+                Some(_) => on(&arguments.store, work),
+                None => say_of(&arguments.store, work, say),
             }
-            let TableOptions { kind, page_bytes, .. } = open.defaults()?;
-            Ok(format!("tables are {} by default, in pages of {}K", kind_text(kind), page_bytes >> 10))
-        }),
+        }
     }
 }
 
@@ -211,8 +217,18 @@ fn with_kind(before: TableOptions, kind: TableKind, page: Option<Size>) -> Table
     TableOptions { kind, page_bytes, ..before }
 }
 
-/// Opens the tables at `path` for `work`, closes them also after an error, and prints the lines that it returns.
+/// Opens the tables at `path` for `work`, closes them also after an error, and says what was done: the lines that it
+/// returns.
 fn on(path: &Path, work: impl FnOnce(&Store) -> Result<String>) -> Result<()> {
+    say_of(path, work, say_done)
+}
+
+/// The same, said by `say`.
+fn say_of(
+    path: &Path,
+    work: impl FnOnce(&Store) -> Result<String>,
+    say: impl Fn(&str) -> Result<()>,
+) -> Result<()> {
     let name = path.display().to_string();
     let opened = open_vfs(path, &log_device::vfs_options())?;
     let vfs = opened.vfs();
@@ -221,7 +237,7 @@ fn on(path: &Path, work: impl FnOnce(&Store) -> Result<String>) -> Result<()> {
     }
     let done = worked_on(path, vfs, work).with_context(|| name.clone());
     opened.close()?;
-    done?.lines().try_for_each(|line| say_done(&format!("{name}: {line}\n")))
+    done?.lines().try_for_each(|line| say(&format!("{name}: {line}\n")))
 }
 
 fn worked_on(path: &Path, vfs: Arc<dyn Vfs>, work: impl FnOnce(&Store) -> Result<String>) -> Result<String> {

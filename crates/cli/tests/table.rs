@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::support::{Scratch, succeed};
+use crate::support::{Scratch, lacuna, succeed};
 use lacuna_engine::{Store, StoreOptions, TableOptions};
 use lacuna_nvmfs::{VfsOptions, open_vfs};
 use serde_json::Value;
@@ -31,6 +31,20 @@ fn table(scratch: &Scratch, storage: &str, name: &str) -> Option<Value> {
 fn form(table: &Value) -> (&str, &str, i64, bool) {
     let text = |field: &str| table[field].as_str().unwrap();
     (text("tables"), text("algorithm"), table["level"].as_i64().unwrap(), table["inherits"] == true)
+}
+
+#[test]
+fn only_what_changed_the_defaults_says_that_it_is_done() {
+    let scratch = Scratch::new();
+    make(&scratch, "store");
+    for (kind, is_done) in [("", false), ("plain", true)] {
+        let mut command = lacuna(&scratch);
+        command.args(format!("table defaults store {kind}").split_whitespace());
+        let output = command.stdout(fs::File::create("/dev/full").unwrap()).output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{stderr}");
+        assert_eq!(stderr.contains("this is done"), is_done, "{stderr}");
+    }
 }
 
 #[test]
