@@ -506,9 +506,11 @@ impl Made for LocalLink {
 
     fn keep(&self, kept: &Kept, xattrs: &Xattrs) -> Vec<String> {
         let mut left_out = LeftOut::default();
+        let (uid, gid) = owner(kept);
         if geteuid().is_root() {
-            let (uid, gid) = owner(kept);
             left_out.note("its owner", chownat(&self.link, "", Some(uid), Some(gid), AtFlags::EMPTY_PATH));
+        } else {
+            let _ = chownat(&self.link, "", None, Some(gid), AtFlags::EMPTY_PATH);
         }
         for (name, value) in xattrs {
             left_out.note_xattr(name, setxattr(of_proc(&self.link), &name[..], value, XattrFlags::empty()));
@@ -622,21 +624,38 @@ mod tests {
             return eprintln!("SKIPPED: only root can be somebody else");
         }
         let (user, own, other, strange) = (65534, 65534, 12345, 54321);
+        let as_user = |keep: &(dyn Fn() -> Vec<String> + Sync)| {
+            let keep = || {
+                rustix::thread::set_thread_groups(&[Gid::from_raw(other)]).unwrap();
+                let user = Uid::from_raw(user);
+                rustix::thread::set_thread_res_uid(user, user, user).unwrap();
+                keep()
+            };
+            std::thread::scope(|scope| scope.spawn(keep).join().unwrap())
+        };
         let copy = |gid: u32| {
             let file = tempfile::tempfile().unwrap();
             fchown(&file, Some(Uid::from_raw(user)), Some(Gid::from_raw(own))).unwrap();
             let kept = LocalSource::open(Path::new("/")).unwrap().kept().unwrap();
             let kept = Kept { kind: FileKind::File, perm: 0o2750, uid: user, gid, ..kept };
-            let as_user = || {
-                rustix::thread::set_thread_groups(&[Gid::from_raw(other)]).unwrap();
-                let user = Uid::from_raw(user);
-                rustix::thread::set_thread_res_uid(user, user, user).unwrap();
-                keep(&file, &kept, &Xattrs::new())
-            };
-            let left_out = std::thread::scope(|scope| scope.spawn(as_user).join().unwrap());
+            let left_out = as_user(&|| keep(&file, &kept, &Xattrs::new()));
             let stat = fstat(&file).unwrap();
             (stat.st_gid, stat.st_mode & 0o7777, left_out)
         };
+        let copy_of_link = |gid: u32| {
+            let scratch = tempfile::tempdir().unwrap();
+            let path = scratch.path().join("link");
+            std::os::unix::fs::symlink("target", &path).unwrap();
+            let link = openat(CWD, &path, OFlags::PATH | OFlags::NOFOLLOW, Mode::empty()).unwrap();
+            let owner = (Some(Uid::from_raw(user)), Some(Gid::from_raw(own)));
+            chownat(&link, "", owner.0, owner.1, AtFlags::EMPTY_PATH).unwrap();
+            let identity = identity(&fstat(&link).unwrap());
+            let made = LocalLink { link, identity };
+            let kept = LocalSource::open(&path).unwrap().kept().unwrap();
+            as_user(&|| made.keep(&Kept { gid, ..kept }, &Xattrs::new()));
+            fstat(&made.link).unwrap().st_gid
+        };
+        assert_eq!((copy_of_link(other), copy_of_link(strange)), (other, own));
         assert_eq!(copy(other), (other, 0o2750, vec![]));
         let lost = "its set-user-id and set-group-id bits (another owner)".to_owned();
         assert_eq!(copy(strange), (own, 0o750, vec![lost]));
