@@ -363,12 +363,20 @@ fn nothing_is_copied_over_itself() {
         "cp a/file a",
         "cp -r store:/a store:/a/b",
         "cp store:/a/file store:/a/file",
+        "put store store:/itself",
+        "put -r store store:/itself",
+        "cp store store:/itself",
+        "cp ./store store:",
     ] {
         fails(&run(&scratch, arguments), &["cannot be copied into itself"]);
         assert_eq!(read(&scratch, "same"), "precious", "{arguments}");
         assert_eq!(fs::read_dir(scratch.path("a/b")).unwrap().count(), 0, "{arguments}");
     }
     assert_eq!(succeed(&scratch, "cat store:/a/file"), "precious");
+    // The rest is copied.
+    fails(&run(&scratch, "put -r . store:/all"), &["./store: cannot be copied into itself", "1 losses"]);
+    assert_eq!(succeed(&scratch, "cat store:/all/same"), "precious");
+    assert!(!succeed(&scratch, "ls store:/all").contains("store"));
 }
 
 /// Set-user-id bits and capabilities that a store holds.

@@ -37,6 +37,8 @@ pub(super) struct CopyOptions {
     pub(super) withholds_privileges: bool,
     /// Show progress.
     pub(super) shows: bool,
+    /// The file outside that this copy goes into, a store: it would read what it writes.
+    pub(super) left_out: Option<Identity>,
 }
 
 /// The names of a copy, for lines about it.
@@ -267,6 +269,10 @@ impl Copy {
         }
         let kept = self.read("length, owner and times", source.kept());
         let Some(kind) = kept.map(|kept| kept.kind).or(source.kind()) else { return Ok(None) };
+        if self.options.left_out == Some(source.identity()) {
+            self.lose(format!("{}: cannot be copied into itself", self.from()));
+            return Ok(None);
+        }
         let identity = kept.is_none_or(|kept| kept.is_shared).then(|| source.identity());
         let seen = identity.and_then(|identity| self.seen.get(&identity)).cloned();
         match (seen, kind) {

@@ -292,7 +292,11 @@ fn copy_all(from: &Operand, to: &Operand, recursive: bool, privileged: bool) -> 
         bail!("{}: cannot be copied into itself", from.name());
     }
     let withholds_privileges = from.is_inside() && !to.is_inside() && !privileged;
-    let options = CopyOptions { recursive, withholds_privileges, shows: false };
+    let left_out = match (from, to) {
+        (Operand::Outside(_), Operand::Inside(path)) => path.identity_outside(),
+        _ => None,
+    };
+    let options = CopyOptions { recursive, withholds_privileges, shows: false, left_out };
     let top = target.entry.clone().unwrap_or_default();
     let mut copy = Copy::new(options, Names { from: from.name(), to: target.name, top });
     match target.entry {

@@ -3,7 +3,10 @@
 use std::{
     cell::{Cell, RefCell},
     ffi::OsString,
-    os::unix::ffi::{OsStrExt, OsStringExt},
+    os::unix::{
+        ffi::{OsStrExt, OsStringExt},
+        fs::MetadataExt,
+    },
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -15,6 +18,7 @@ use lacuna_nvmfs::{
     posix::{FileKind, Posix},
 };
 
+use super::contents::Identity;
 use crate::keys::{open_vfs, open_vfs_with};
 
 use crate::log_device;
@@ -213,6 +217,12 @@ impl StorePath {
     pub(super) fn file_name(&self) -> Option<&[u8]> {
         let named = self.named.parts.last().map(Vec::as_slice);
         named.filter(|name| self.named.end != End::Dot && *name != b"..")
+    }
+
+    /// That of the store itself.
+    pub(super) fn identity_outside(&self) -> Option<Identity> {
+        let found = self.named.store.metadata().ok()?;
+        Some((found.dev(), found.ino()))
     }
 
     /// The open store.

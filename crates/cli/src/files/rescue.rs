@@ -56,7 +56,8 @@ pub(crate) fn rescue(arguments: &RescueArguments) -> Result<()> {
         let (from, to) = (format!("{}:{below}", store.display()), format!("{}{below}", directory.display()));
         Names { from, to, top: top.as_bytes().to_vec() }
     };
-    let options = CopyOptions { recursive: true, withholds_privileges: !privileged, shows: true };
+    let options =
+        CopyOptions { recursive: true, withholds_privileges: !privileged, shows: true, left_out: None };
     let mut copy = Copy::new(options, names(""));
     damage.into_iter().for_each(|line| copy.lose(line));
     let root = Salvaged::new(&fs, Ino::ROOT, FileKind::Directory);
