@@ -168,7 +168,7 @@ done
 mount_store
 kill_daemon
 "$LACUNA" mount "$store" "$mnt" 2>"$WORK/error" && fail "mounted over a dead mount"
-grep -q "dead mount.*lacuna umount $mnt" "$WORK/error" || fail "no clear line: $(cat "$WORK/error")"
+grep -q "dead mount.*lacuna umount --dead $mnt" "$WORK/error" || fail "no clear line: $(cat "$WORK/error")"
 "$LACUNA" umount "$mnt" || fail "a dead mount cannot be cleared"
 
 # --dead clears the mount whose process is gone, and no other. This one's process closes its connection.
