@@ -272,7 +272,7 @@ impl Life {
             flash: Flash::new(seed, background),
             kind: kinds[seed as usize % kinds.len()],
             background,
-            trim: seed / 6 % 2 == 0,
+            trim: seed % 12 < 6,
             rng: SeededRng::new(seed),
             model: BTreeMap::new(),
             in_doubt: BTreeMap::new(),

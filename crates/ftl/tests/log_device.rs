@@ -166,9 +166,12 @@ fn each_log_device_belongs_to_one_state_of_one_store() {
     let (stored, other) = (formatted(), formatted());
     let none = stored.refusal(LogDeviceUse::None);
     assert!(none.contains("--without-log-device"), "{none}");
-    for (log, reason) in
-        [(other.log.clone(), "holds the log of another store"), (memory(), "holds no log of a Lacuna store")]
-    {
+    let tiny: Arc<dyn LogDevice> = Arc::new(MappedMemory::anonymous(4 << 10).unwrap());
+    for (log, reason) in [
+        (other.log.clone(), "holds the log of another store"),
+        (memory(), "holds no log of a Lacuna store"),
+        (tiny, "holds no log of a Lacuna store"),
+    ] {
         let refused = stored.refusal(LogDeviceUse::Device(log));
         assert!(refused.contains(reason), "{refused}");
     }

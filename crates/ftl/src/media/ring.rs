@@ -157,6 +157,8 @@ fn headers(device: &dyn LogDevice) -> Result<Vec<LogHeader>> {
         let mut raw = LogHeaderRaw::new_zeroed();
         match device.read_at(at, raw.as_mut_bytes()) {
             Ok(()) => found.extend(raw.verify().ok()),
+            // It is too short for one.
+            Err(device::Error::BadRange { .. }) => {}
             Err(error) => failure = Some(error),
         }
     }
