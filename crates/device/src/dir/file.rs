@@ -5,21 +5,16 @@ use std::sync::{
 
 use parking_lot::Mutex;
 use rustix::{
-    fs::{FallocateFlags, FlockOperation, SeekFrom},
+    fs::{FallocateFlags, SeekFrom},
     io::Errno,
 };
 
 use super::{Counters, STAT_BLOCK_BYTES};
-use crate::{
-    Error, File, FileId, FileProps, Result, positional::PositionalFile, process::Process, vfs::ATOMIC_WRITE,
-};
+use crate::{Error, File, FileId, FileProps, Result, positional::PositionalFile, vfs::ATOMIC_WRITE};
 
 /// A file of a directory.
 pub(super) struct DirFile {
     id: FileId,
-    /// Device and number of its inode.
-    pub(super) identity: (u64, u64),
-    /// Locked.
     file: PositionalFile,
     props: FileProps,
     read_only: bool,
@@ -30,12 +25,11 @@ pub(super) struct DirFile {
     /// minutes later.
     atomic_write: Mutex<()>,
     counters: Arc<Counters>,
-    process: Process,
 }
 
 impl DirFile {
     pub(super) fn new(
-        (id, identity): (FileId, (u64, u64)),
+        id: FileId,
         file: PositionalFile,
         props: FileProps,
         read_only: bool,
@@ -43,19 +37,7 @@ impl DirFile {
     ) -> Arc<DirFile> {
         let (changes, synced_changes) = (AtomicU64::new(0), AtomicU64::new(0));
         let atomic_write = Mutex::new(());
-        let process = Process::current();
-        Arc::new(DirFile {
-            id,
-            identity,
-            file,
-            props,
-            read_only,
-            changes,
-            synced_changes,
-            atomic_write,
-            counters,
-            process,
-        })
+        Arc::new(DirFile { id, file, props, read_only, changes, synced_changes, atomic_write, counters })
     }
 
     /// Whether there may be changes that were not synced.
@@ -80,15 +62,6 @@ impl DirFile {
             Ok(at) => Ok(at),
             Err(Errno::NXIO) => Ok(end),
             Err(errno) => Err(self.file.error("seek", errno.into())),
-        }
-    }
-}
-
-impl Drop for DirFile {
-    fn drop(&mut self) {
-        // A child shares the lock: it would take it from its parent, and keep it for longer.
-        if self.process.is_current() {
-            let _ = rustix::fs::flock(&self.file.file, FlockOperation::Unlock);
         }
     }
 }

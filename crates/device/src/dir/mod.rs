@@ -1,9 +1,9 @@
 //! Files in a directory of the operating system's file system.
 //!
-//! A [`DirVfs`] owns locks of the file [`LOCK_NAME`] in the directory and of each file that is open, and a table of the
-//! files that are open or written and not yet synced. Anybody who may write there can remove or replace the lock file;
-//! whoever then gets into the directory still gets none of the files that are open here. The directory itself is not locked:
-//! whoever may read it could do that.
+//! A [`DirVfs`] owns locks of the file [`LOCK_NAME`] in the directory and of the directory itself, and a table of the files
+//! that are open or written and not yet synced. Anybody who may write there can remove the file. The directory's lock is
+//! for that case: without it no new file is made. Not every file system has it, and whoever may read the directory can
+//! take it; so where the file is there, it counts only if the directory is for its owner alone.
 //!
 //! 1. A file leaves the table only when no handle of it is left and it was synced since its last
 //!    write, so a sync of the VFS reaches every write.
@@ -11,7 +11,6 @@
 //!    refused before it is read or written. Directories may come from strangers.
 //! 3. Names are durable when `create`, `remove` and `rename` return, and when the VFS is opened: each syncs the
 //!    directory.
-//! 4. A file is open once: whoever opens it again gets the same one, with its lock.
 //!
 //! Nothing here is ordered, and no batch is atomic. Single writes are where the system says so ([`File::props`]): XFS and
 //! ext4 write a power of two atomically (`RWF_ATOMIC`).
@@ -175,31 +174,18 @@ impl DirVfs {
             errno.map_or_else(|| Error::io(name, source), |errno| self.error(name, "open", errno))
         })?;
         must_be_regular(&file.file, None).map_err(|source| Error::io(full_name.clone(), source))?;
-        let identity = identity(&file.file).map_err(|source| Error::io(full_name.clone(), source))?;
-        let mut files = self.files.lock();
-        let is_kept = |file: &Arc<DirFile>| file.is_dirty() && !is_broken(Rule::ClosedFilesKept);
-        files.by_id.retain(|_, file| Arc::strong_count(file) > 1 || is_kept(file)); // invariant 1
-        if let Some(open) = files.by_id.values().find(|open| open.identity == identity) {
-            return Ok(Arc::clone(open)); // invariant 4
-        }
-        let lock = match self.options.read_only {
-            true => FlockOperation::NonBlockingLockShared,
-            false => FlockOperation::NonBlockingLockExclusive,
-        };
-        // Where files have no locks, that of the directory has to do.
-        if rustix::fs::flock(&file.file, lock) == Err(Errno::WOULDBLOCK) {
-            return Err(Error::Busy { path: PathBuf::from(&self.name) });
-        }
         let atomic_writes = file.atomic_writes().map_err(|source| Error::io(full_name, source))?;
         let props = FileProps { atomic_writes, ..self.props };
         if let Some(writes) = atomic_writes.filter(|_| !self.options.read_only) {
             // Where this is refused, as by ext4, nothing is copied.
             let _ = cow::copy_in_units_of(&file.file, writes.bytes_min);
         }
+        let mut files = self.files.lock();
+        let is_kept = |file: &Arc<DirFile>| file.is_dirty() && !is_broken(Rule::ClosedFilesKept);
+        files.by_id.retain(|_, file| Arc::strong_count(file) > 1 || is_kept(file)); // invariant 1
         let id = FileId(files.next_id);
         files.next_id += 1;
-        let file =
-            DirFile::new((id, identity), file, props, self.options.read_only, Arc::clone(&self.counters));
+        let file = DirFile::new(id, file, props, self.options.read_only, Arc::clone(&self.counters));
         files.by_id.insert(id, Arc::clone(&file));
         Ok(file)
     }
@@ -229,6 +215,8 @@ impl Drop for DirVfs {
         if !self.process.is_current() {
             return;
         }
+        // First: who gets the file's lock shall not find this one taken, and go on without it.
+        let _ = rustix::fs::flock(&self.directory, FlockOperation::Unlock);
         if let Some(lock) = &self.lock {
             // Before it is unlocked, so that nobody holds it.
             if *self.is_untouched.get_mut() {
@@ -239,7 +227,7 @@ impl Drop for DirVfs {
     }
 }
 
-/// The lock of a directory.
+/// The locks of a directory, which is locked as well.
 struct Locked {
     /// None where nobody can write, and none can be made.
     file: Option<PositionalFile>,
@@ -253,6 +241,8 @@ fn lock(path: &Path, directory: &OwnedFd, options: DirOptions) -> Result<Locked>
     let name = path.display().to_string();
     let error = |what: &str, source: io::Error| Error::io(format!("{name}: {what}"), source);
     let busy = || Error::Busy { path: PathBuf::from(path) };
+    // Where a directory has no locks, as on NFS, the file's has to do.
+    let is_taken = |lock| rustix::fs::flock(directory, lock) == Err(Errno::WOULDBLOCK);
     let open = |flags| {
         let opened =
             PositionalFile::open_in(directory, Path::new(LOCK_NAME), name.clone(), flags | NO_OTHER_KINDS);
@@ -264,9 +254,17 @@ fn lock(path: &Path, directory: &OwnedFd, options: DirOptions) -> Result<Locked>
         let mut opened = open(if nobody_writes { OFlags::RDONLY } else { OFlags::RDWR });
         let was_there = !opened.as_ref().is_err_and(|source| source.kind() == io::ErrorKind::NotFound);
         if !was_there && nobody_writes {
-            return Ok(Locked { file: None, was_there, can_probe: false });
+            // Others may write there by another mount, and otherwise read.
+            return match is_taken(FlockOperation::NonBlockingLockShared) {
+                true => Err(busy()),
+                false => Ok(Locked { file: None, was_there, can_probe: false }),
+            };
         }
         if !was_there {
+            // It may have been removed while somebody has the directory open.
+            if is_taken(FlockOperation::NonBlockingLockExclusive) {
+                return Err(busy());
+            }
             opened = open(OFlags::RDWR | OFlags::CREATE);
         }
         let is_refused =
@@ -288,14 +286,17 @@ fn lock(path: &Path, directory: &OwnedFd, options: DirOptions) -> Result<Locked>
         if lock.file.metadata().is_ok_and(|lock| lock.nlink() == 0) {
             continue;
         }
+        if is_taken(FlockOperation::NonBlockingLockExclusive) && is_private(directory) {
+            return Err(busy());
+        }
         return Ok(Locked { file: Some(lock), was_there, can_probe: !nobody_writes });
     }
 }
 
-/// What tells a file from all others.
-fn identity(file: &fs::File) -> io::Result<(u64, u64)> {
-    let metadata = file.metadata()?;
-    Ok((metadata.dev(), metadata.ino()))
+/// Whether only its owner, and root, can open the directory, and so lock it.
+fn is_private(directory: &OwnedFd) -> bool {
+    let others = Mode::RGRP | Mode::ROTH;
+    rustix::fs::fstat(directory).is_ok_and(|stat| !Mode::from_raw_mode(stat.st_mode).intersects(others))
 }
 
 /// Refuses what is no regular file (invariant 2), or has another length.
