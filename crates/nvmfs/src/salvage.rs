@@ -86,9 +86,13 @@ pub(crate) fn remaining_inodes(volume: &Volume) -> Result<Remains<Vec<RemainingI
 /// directory is a directory, any other one is taken for a file.
 fn inodes_with_data(volume: &Volume, numbers: Range<u64>) -> Result<Vec<RemainingInode>> {
     let region = |number: u64| Ino(number.clamp(Ino::FIRST.number(), Ino::LAST.number()) as u32).region();
-    let (mut at, end, mut found) = (region(numbers.start).start, region(numbers.end).start, Vec::new());
+    let end = match numbers.end > Ino::LAST.number() {
+        true => Ino::LAST.region().end,
+        false => region(numbers.end).start,
+    };
+    let (mut at, mut found) = (region(numbers.start).start, Vec::new());
     while at < end {
-        let mapped = volume.ftl().read_past_damage(at..end, READ_BYTES)?.mapped;
+        let mapped = volume.ftl().read_past_damage(at..end, SECTOR)?.mapped;
         let Some((lba, data)) = mapped.runs.first() else {
             at = mapped.end;
             continue;

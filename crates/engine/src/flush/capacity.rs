@@ -13,8 +13,9 @@
 //! dirty pages are limited to a share of it.
 //!
 //! Where no holes are made, a free page keeps its space, and counts as free for its own table only. So records that free
-//! pages of their table may take are admitted longer than others, and refused before deletes are. What they take of the
-//! free space all the same, in a place that only a short image was written to, the next measurement shows.
+//! pages of their table may take are admitted longer than others, and refused before deletes are. After a flush more is
+//! free all the same than can be dirty. What they take of it, in a place that was a hole or had a short image, the next
+//! measurement shows.
 //!
 //! Dirty pages are limited to what a recovery can read in time as well ([`StoreOptions::replay_time`]).
 
@@ -74,8 +75,9 @@ pub(crate) struct Capacity {
     pub(super) dirty_bytes_max: u64,
     /// Reads in a replay of pages dirty and on their way, beyond which writers wait.
     pub(super) reads_max: u64,
-    /// End of the log when everything was last flushed for a writer without space, and while that was still possible.
+    /// End of the log when everything was last flushed for a writer without space.
     flushed_at: AtomicU64,
+    /// The same of [`Flusher::flush_while_possible`].
     flushed_early_at: AtomicU64,
 }
 
@@ -128,13 +130,20 @@ fn level(free_bytes: u64, need: &Need) -> Level {
     let with_log = free_bytes.saturating_add(need.log_used);
     if free_bytes >= need.log_max.saturating_sub(need.log_used) + need.dirty_max {
         Level::Plenty
-    } else if free_bytes >= need.log_max / 4 + need.dirty && with_log >= need.log_max / 2 + need.dirty {
+    } else if free_bytes >= need.log_max / 4 + need.dirty_max && with_log >= need.log_max / 2 + need.dirty_max
+    {
         Level::ReuseOnly
     } else if free_bytes >= need.log_max / 16 + need.dirty {
         Level::DeletesOnly
     } else {
         Level::Nothing
     }
+}
+
+/// Whether there will be plenty when what is dirty now has taken its space. Records of tables without holes need that: what
+/// they take is never given back, and must leave the distance in which their free pages are used again.
+fn is_plenty_once_flushed(free_bytes: u64, need: &Need) -> bool {
+    level(free_bytes.saturating_sub(need.dirty), need) == Level::Plenty
 }
 
 impl Flusher {
@@ -164,16 +173,14 @@ impl Flusher {
         dirty.max(self.capacity.dirty_then.load(Ordering::Relaxed))
     }
 
-    fn capacity_level(&self) -> Level {
-        let log_max = self.options.log_bytes;
-        let need = Need {
+    fn need(&self) -> Need {
+        Need {
             log_used: self.pager.log().used_bytes(),
-            log_max,
+            log_max: self.options.log_bytes,
             dirty: self.dirty_need(),
             // Operations that passed the throttle at the same time may exceed it a little.
             dirty_max: self.capacity.unflushed_bytes_max() / 4 * 5,
-        };
-        level(self.free_bytes(), &need)
+        }
     }
 
     /// Bytes of pages that [`crate::Store::optimize`] rewrites between two looks at log and space: what that may come to
@@ -206,20 +213,21 @@ impl Flusher {
         self.free_bytes() < self.options.log_bytes / 4 + self.dirty_need()
     }
 
-    /// Whether enough was logged since the last flush for space, at `last`, that another one may free some.
+    /// Whether enough is dirty, or was logged since the last flush for space, at `last`, that another one may free some.
     fn may_flush_for_space(&self, last: &AtomicU64) -> bool {
         let end = self.pager.log().end_hint();
         let before = last.load(Ordering::Relaxed);
-        let is_due = end.saturating_sub(before) > MEASURE_BYTES;
+        let is_dirty = || self.dirty_need() > self.options.log_bytes / 16;
+        let is_due = end.saturating_sub(before) > MEASURE_BYTES || end > before && is_dirty();
         is_due && last.compare_exchange(before, end, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
     /// Refuses work that may be given up while there is less space than accepted work may need.
     pub(crate) fn must_have_space(&self) -> Result<()> {
         self.measure_if_due()?;
-        match self.capacity_level() > Level::Plenty {
-            true => Err(Error::Full { what: self.vfs.name().into() }),
-            false => Ok(()),
+        match level(self.free_bytes(), &self.need()) {
+            Level::Plenty => Ok(()),
+            _ => Err(Error::Full { what: self.vfs.name().into() }),
         }
     }
 
@@ -263,7 +271,8 @@ impl Flusher {
 
     /// Flushes everything, which gives back what the log takes, while there is space for that. The caller holds no latch.
     pub(super) fn flush_while_possible(&self) -> Result<()> {
-        self.measure_if_due()?;
+        // Where that fails, what is known stays: rollbacks must not stop for it.
+        let _ = self.measure_if_due();
         let is_due = self.may_soon_not_flush() && self.may_flush();
         if is_due && self.may_flush_for_space(&self.capacity.flushed_early_at) {
             self.flush_all()?;
@@ -273,16 +282,21 @@ impl Flusher {
     }
 
     fn has_space_for(&self, claim: Claim<'_>) -> Result<bool> {
-        Ok(match (self.capacity_level(), claim) {
-            (Level::Plenty, _) | (Level::ReuseOnly | Level::DeletesOnly, Claim::Log) => true,
-            (Level::ReuseOnly, Claim::Record(space, bytes)) => self.has_free_pages(space, bytes)?,
-            _ => false,
+        let (free_bytes, need) = (self.free_bytes(), self.need());
+        let level = level(free_bytes, &need);
+        Ok(match claim {
+            Claim::Log => level <= Level::DeletesOnly,
+            Claim::Space => level == Level::Plenty,
+            Claim::Record(..) if is_plenty_once_flushed(free_bytes, &need) => true,
+            Claim::Record(space, _) if self.makes_holes(space) => level == Level::Plenty,
+            Claim::Record(space, bytes) => level <= Level::ReuseOnly && self.has_free_pages(space, bytes)?,
         })
     }
 
-    /// Whether a record of `bytes` finds free pages, of which no holes are made and which have their space therefore.
+    /// Whether a record of `bytes` finds free pages in a table that makes no holes of them. Nor are there any as long as
+    /// the log cannot be given back as holes: too little would be left for deletes.
     fn has_free_pages(&self, space: &Arc<Space>, bytes: usize) -> Result<bool> {
-        if self.makes_holes(space) {
+        if space.file().props().hole_unit == 0 || self.stats.lock().refused_punches > 0 {
             return Ok(false);
         }
         let needed = SPLIT_PAGES + 2 * (bytes / space.page_bytes()) as u64;
@@ -301,13 +315,17 @@ mod tests {
             (100, Level::Plenty),
             (1000, Level::Plenty),
             (99, Level::ReuseOnly),
-            (60, Level::ReuseOnly),
-            (59, Level::DeletesOnly),
+            (90, Level::ReuseOnly),
+            (89, Level::DeletesOnly),
             (30, Level::DeletesOnly),
             (29, Level::Nothing),
             (0, Level::Nothing),
         ] {
             assert_eq!(level(free, &need), want, "{free}");
+        }
+        let need = Need { log_used: 0, ..need };
+        for (free, want) in [(210, Level::Plenty), (130, Level::ReuseOnly), (129, Level::DeletesOnly)] {
+            assert_eq!(level(free, &need), want, "{free}, without log");
         }
     }
 

@@ -4,7 +4,7 @@ use super::{Flusher, INTERVAL};
 use crate::{pool::replay_cost::ReplayEstimate, types::Result};
 
 impl Flusher {
-    /// Slows a writer down while log or memory are nearly used up.
+    /// Flushes before there is no space for it any more, and slows a writer down while log or memory are nearly used up.
     /// The caller holds no latch.
     pub(crate) fn throttle(&self) -> Result<()> {
         self.flush_while_possible()?;

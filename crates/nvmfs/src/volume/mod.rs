@@ -41,19 +41,24 @@ impl Volume {
     /// The file system in a store. Only the superblock is read.
     pub(crate) fn open(ftl: Ftl, name: String) -> Result<Volume> {
         let superblock = read_superblock(&ftl, &name)?;
+        Ok(Volume::with(ftl, name, &superblock))
+    }
+
+    fn with(ftl: Ftl, name: String, superblock: &Superblock) -> Volume {
         let has_compression = AtomicBool::new(superblock.features.get() & FEATURE_COMPRESSION != 0);
-        Ok(Volume { ftl, name, uuid: superblock.uuid, has_compression })
+        Volume { ftl, name, uuid: superblock.uuid, has_compression }
     }
 
     /// As [`Volume::open`]; without the superblock if that is damaged, and why. Names can be listed without it, but not
     /// looked up by their hashes.
     pub(crate) fn salvage(ftl: Ftl, name: String) -> Result<(Volume, Option<Error>)> {
         match read_superblock(&ftl, &name) {
+            Ok(superblock) => Ok((Volume::with(ftl, name, &superblock), None)),
             Err(error) if error.is_damage() => {
                 let has_compression = AtomicBool::new(true);
                 Ok((Volume { ftl, name, uuid: [0; 16], has_compression }, Some(error)))
             }
-            _ => Ok((Volume::open(ftl, name)?, None)),
+            Err(error) => Err(error),
         }
     }
 
