@@ -1,7 +1,7 @@
 //! `lacuna rescue`: copies the readable files of a damaged store elsewhere.
 //!
 //! It follows names from the root, and then takes the inodes that got no name in the copy, which go to `lost+found`:
-//! the store has lost their names, or the target cannot have them. So does data that has lost its inode, too.
+//! the store has lost their names, or the target cannot have them. Data that has lost its inode goes there, too.
 //! Everything unreadable, and everything that the target does not take, is reported in a line of its own, and left out;
 //! in files it becomes a hole.
 

@@ -55,9 +55,9 @@ enum Level {
 /// What a write takes of the storage, beside log and undo.
 #[derive(Clone, Copy)]
 pub(crate) enum Claim<'a> {
-    /// Nothing, as a delete.
+    /// None: a delete, or a row of the catalog.
     Log,
-    /// Space for a record of so many bytes, which free pages of its table may have.
+    /// Space for a record of so many bytes, new or longer than before, which free pages of its table may have.
     Record(&'a Arc<Space>, usize),
     /// Space that nothing had before.
     Space,

@@ -154,7 +154,7 @@ pub fn open_vfs(path: &Path, options: &VfsOptions) -> Result<OpenedVfs> {
 /// Opens the remains of the store at `path`, a store file or block device; see [`Nvmfs::salvage`].
 ///
 /// # Errors
-/// As [`open_vfs`]; damage only where there is no superblock or root to begin with.
+/// As [`open_vfs`]; damage only where the ftl has no superblock or root to begin with.
 pub fn salvage_store(path: &Path, options: Options) -> Result<(Arc<Nvmfs>, Vec<String>)> {
     let raw = RawOptions { read_only: true, ..RawOptions::default() };
     let (fs, damage) = Nvmfs::salvage(Arc::new(RawDevice::open(path, raw)?), options)?;

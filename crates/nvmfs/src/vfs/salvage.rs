@@ -20,7 +20,7 @@ impl Nvmfs {
     /// fail.
     ///
     /// # Errors
-    /// As [`Nvmfs::open`]; damage only where there is no superblock or root to begin with.
+    /// As [`Nvmfs::open`]; damage only where the ftl has no superblock or root to begin with.
     pub fn salvage(device: Arc<dyn BlockDevice>, options: Options) -> Result<(Nvmfs, Vec<String>)> {
         let name = device.name().to_owned();
         let (ftl, mut damage) = Ftl::salvage(device, options.ftl.clone())?;
