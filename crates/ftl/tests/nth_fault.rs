@@ -1,5 +1,5 @@
 //! Each single call of the device, or of the log device, fails once, in turn: with an error, for want of space, or when
-//! half of a write was made. The error is told, or all goes on; and what was acknowledged is there at the next opening,
+//! half of a write was made. The store reports the error or works on. What was acknowledged is there at the next opening,
 //! after a power cut too.
 //!
 //! An ordinary run tries every eighth call; `LACUNA_CASES=32 cargo test -p lacuna-ftl --test ftl nth_fault` tries all.

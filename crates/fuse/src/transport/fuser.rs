@@ -1,8 +1,8 @@
 //! The transport of the crate `fuser`: threads that read requests from clones of `/dev/fuse`.
 //!
 //! A thread that panics ends the mount: fuser would go on with those that are left, until the next one does. A thread that
-//! cannot read a request, as without memory, ends alone: the kernel has answered that request, and the others serve on, so
-//! that what programs have written and not synced gets to the store. The last one ends the mount.
+//! cannot read a request, as without memory, ends alone: the kernel has answered that request, with an error, and the others
+//! serve on, so that what else programs have written and not synced gets to the store. The last one ends the mount.
 
 use std::{
     cell::RefCell,
