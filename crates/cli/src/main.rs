@@ -138,11 +138,13 @@ fn main() -> ExitCode {
     };
     log_device::choose(&command_line.log_device);
     mount::install_log();
+    let is_rescue = matches!(command_line.command, Command::Rescue(_));
     let result = keys::install(&command_line.key).and_then(|()| run(command_line.command));
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            let hint = mount::hint(&error).or_else(|| keys::hint(&error)).unwrap_or_default();
+            let rescue = || if is_rescue { None } else { files::hint(&error) };
+            let hint = mount::hint(&error).or_else(|| keys::hint(&error)).or_else(rescue).unwrap_or_default();
             complain(&format!("{}{hint}", chain(&error)));
             ExitCode::FAILURE
         }

@@ -85,6 +85,29 @@ fn a_sound_store_is_copied_as_it_is() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("out: not empty"), "{output:?}");
 }
 
+/// Root, index and counters of the last checkpoint exist once: without them nothing was copied.
+#[test]
+fn files_are_copied_without_any_record_of_the_last_checkpoint() {
+    let scratch = Scratch::new();
+    store(&scratch);
+    let image = fs::read(scratch.path("store")).unwrap();
+    // Kinds of records: docs/FORMAT.md.
+    let records = (0..image.len() - 512).step_by(512).filter(|at| image[*at..].starts_with(b"LREC"));
+    let records: Vec<usize> = records.filter(|at| (4..=6).contains(&image[*at + 8])).collect();
+    assert!(records.len() > 3, "{records:?}");
+    let mut damaged = image;
+    records.iter().for_each(|at| damaged[*at + 70] ^= 1);
+    fs::write(scratch.path("store"), damaged).unwrap();
+    let refused = run(&scratch, "check store");
+    let stderr = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && stderr.contains("checkpoint root"), "{stderr}");
+    assert!(stderr.contains("lacuna rescue"), "says what to do: {stderr}");
+    let output = run(&scratch, "rescue store out");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(stderr.contains("put together from what can be read of the map"), "{stderr}");
+    assert_eq!(files(&scratch.path("out/tree")), files(&scratch.path("tree")));
+}
+
 #[test]
 fn what_is_left_of_a_damaged_store_is_copied() {
     let scratch = Scratch::new();

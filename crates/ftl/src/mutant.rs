@@ -36,6 +36,8 @@ lacuna_mutants::breakable_rules! {
     MapReuseWaits = "map-reuse-waits",
     /// A leaf of the map is verified when it is read.
     LeavesVerified = "leaves-verified",
+    /// Of leaves of the map for the same sectors, salvage believes the one that was written last.
+    LaterLeafCounts = "later-leaf-counts",
     /// A relocation applies only to bytes that the batch it names wrote.
     BirthCounts = "birth-counts",
     /// A relocation that is missing below the last mark is damage.

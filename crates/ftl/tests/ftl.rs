@@ -26,6 +26,7 @@ mod kv;
 mod large_replay;
 mod log_crash;
 mod log_device;
+mod lost_checkpoint;
 mod model;
 #[cfg(feature = "mutants")]
 mod mutants;

@@ -26,6 +26,7 @@ const RULES: &[(&str, &str)] = &[
     ("summaries-retained", "crash::mixed_long"),
     ("map-reuse-waits", "crash::mixed"),
     ("leaves-verified", "flips::some_flips"),
+    ("later-leaf-counts", "lost_checkpoint::what_a_checkpoint_has_once_is_put_together_again"),
     ("birth-counts", "crash::mixed"),
     ("move-marks-count", "flips::some_flips"),
     ("summary-verified", "flips::some_flips"),

@@ -138,6 +138,7 @@ fn any_block_that_cannot_be_read_is_named() {
     if cases >= CASES {
         assert!(outcome.out_of_use > 250 && outcome.with_errors > 5 && outcome.refused > 0, "{outcome:?}");
         assert!(outcome.salvages.salvaged > 0 && outcome.salvages.newest > 0, "{outcome:?}");
+        assert_eq!(outcome.salvages.hopeless, 0, "{outcome:?}");
     }
 }
 
@@ -172,7 +173,7 @@ fn any_segment_that_cannot_be_read_is_missed_or_not_needed() {
     });
     eprintln!("{refused} refused, {opened} opened, {salvages:?}");
     assert!((refused > 0 && opened > 0) || cases < CASES, "{refused} refused, {opened} opened");
-    assert!(salvages.salvaged > salvages.hopeless || cases < CASES, "{salvages:?}");
+    assert_eq!(salvages.hopeless, 0, "{salvages:?}");
 }
 
 /// The cut itself may be why a block cannot be read. If it held nothing flushed, it must not keep the store from

@@ -32,7 +32,7 @@ use crate::{control, keys::CopyKeyArguments, printable::one_line, say, stdout};
 use copy::{Copy, CopyOptions, Names};
 use ends::Operand;
 use opened::{End, Named, OpenStores, StorePath, check_no_store_is_meant, check_outside};
-pub(crate) use rescue::{RescueArguments, rescue};
+pub(crate) use rescue::{RescueArguments, hint, rescue};
 
 /// Bytes moved at once; one atomic write.
 const PIECE_BYTES: usize = 1 << 20;

@@ -15,8 +15,9 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use lacuna_ftl::Error as FtlError;
 use lacuna_nvmfs::{
-    Ino, Nvmfs, Options, RemainingInode, Remains,
+    Error, Ino, Nvmfs, Options, RemainingInode, Remains,
     posix::{FileKind, Runs},
 };
 
@@ -43,6 +44,15 @@ pub(crate) struct RescueArguments {
     /// Keep set-user-id and set-group-id bits, and security and trusted attributes: of a store that you trust
     #[arg(long)]
     privileged: bool,
+}
+
+/// What to do about a damaged store.
+pub(crate) fn hint(error: &anyhow::Error) -> Option<String> {
+    let is_damage = |cause: &(dyn std::error::Error + 'static)| {
+        matches!(cause.downcast_ref(), Some(Error::Corrupt { .. } | Error::Ftl(FtlError::Corrupt { .. })))
+            || matches!(cause.downcast_ref(), Some(FtlError::Corrupt { .. }))
+    };
+    error.chain().any(is_damage).then(|| " (lacuna rescue STORE DIR copies what is left)".to_owned())
 }
 
 pub(crate) fn rescue(arguments: &RescueArguments) -> Result<()> {

@@ -7,11 +7,14 @@ use crate::{
     Result, Seq,
     addr::SegNo,
     format::{
-        IndexEntry, Life, Live, MAP_INDEX_BYTES, MapIndexRaw, POSITIONS, RecordKind, Root, RootRef,
+        Flaw, IndexEntry, Life, Live, MAP_INDEX_BYTES, MapIndexRaw, POSITIONS, RecordKind, Root, RootRef,
         SEGMENT_LIVE_BYTES, SegmentLiveRaw, Superblock,
     },
     map::Map,
-    media::{Volume, scan::SegmentReader},
+    media::{
+        Volume,
+        scan::{Record, SegmentReader},
+    },
     space::Space,
 };
 
@@ -23,6 +26,8 @@ pub(crate) struct Loaded {
     pub(crate) segments: Vec<SegNo>,
     /// By segment, whether it says that it is out of use.
     pub(crate) out_of_use: Vec<bool>,
+    /// The root could not be read: see [`super::rebuild()`].
+    pub(crate) is_root_lost: bool,
 }
 
 /// The checkpoint that `superblock` points to. An empty store has none yet.
@@ -39,7 +44,7 @@ pub(crate) fn load(volume: &Volume, superblock: &Superblock) -> Result<Loaded> {
             records: Vec::new(),
         };
         let (map, out_of_use) = (Map::new(space.segments as u32), vec![false; space.segments]);
-        return Ok(Loaded { map, root, segments: Vec::new(), out_of_use });
+        return Ok(Loaded { map, root, segments: Vec::new(), out_of_use, is_root_lost: false });
     };
     let loader = Loader { volume, space, epoch: superblock.epoch };
     let root = loader.root(at)?;
@@ -53,7 +58,7 @@ pub(crate) fn load(volume: &Volume, superblock: &Superblock) -> Result<Loaded> {
     if let Err(reason) = check(&root, &index, &counters, &segments) {
         return Err(volume.corrupt("checkpoint", place, reason));
     }
-    Ok(Loaded { map: Map::load(index, counters), root, segments, out_of_use })
+    Ok(Loaded { map: Map::load(index, counters), root, segments, out_of_use, is_root_lost: false })
 }
 
 #[derive(Default)]
@@ -63,14 +68,15 @@ struct Tables {
     out_of_use: Vec<bool>,
 }
 
-struct Loader<'a> {
-    volume: &'a Volume,
-    space: Space,
-    epoch: u64,
+pub(super) struct Loader<'a> {
+    pub(super) volume: &'a Volume,
+    pub(super) space: Space,
+    pub(super) epoch: u64,
 }
 
 impl Loader<'_> {
-    fn root(&self, at: RootRef) -> Result<Root> {
+    /// The root at `at`.
+    pub(super) fn root(&self, at: RootRef) -> Result<Root> {
         let life = Life { segment: at.segment, generation: at.generation, epoch: self.epoch };
         let mut reader = SegmentReader::new(self.volume, at.segment);
         let place = reader.device_offset(at.offset as usize);
@@ -83,7 +89,7 @@ impl Loader<'_> {
     }
 
     fn tables(&self, root: &Root) -> Result<Tables> {
-        let Tables { mut index, mut counters, mut out_of_use } = Tables::default();
+        let mut tables = Tables::default();
         let mut reader: Option<(SegNo, SegmentReader<'_>)> = None;
         for place in &root.records {
             if reader.as_ref().is_none_or(|(segment, _)| *segment != place.segment) {
@@ -96,39 +102,68 @@ impl Loader<'_> {
             let life = Life { segment: place.segment, generation: place.generation, epoch: self.epoch };
             let record = open.record(place.offset as usize, life)?;
             let record = record.ok_or_else(|| flawed("not a valid record"))?;
-            match record.header.kind {
-                RecordKind::Index if record.body.len().is_multiple_of(MAP_INDEX_BYTES) => {
-                    for bytes in record.body.chunks_exact(MAP_INDEX_BYTES) {
-                        let raw = MapIndexRaw::read_from_bytes(bytes).expect("chunk of that size");
-                        let entry = raw.verify(self.space.segments as u32, self.space.segment_bytes);
-                        let entry: IndexEntry = entry.map_err(flawed)?;
-                        // Checked here, so that records named again and again are not read without end.
-                        let is_next = index.last().map_or(entry.start == 0, |last| last.start < entry.start);
-                        if !is_next {
-                            return Err(flawed("the index is not in order"));
-                        }
-                        index.push(entry);
-                    }
-                }
-                RecordKind::Segments if record.body.len().is_multiple_of(SEGMENT_LIVE_BYTES) => {
-                    for bytes in record.body.chunks_exact(SEGMENT_LIVE_BYTES) {
-                        let raw = SegmentLiveRaw::read_from_bytes(bytes).expect("chunk of that size");
-                        let (live, is_out_of_use) = raw.verify(self.space.segment_bytes).map_err(flawed)?;
-                        if counters.len() == self.space.segments {
-                            return Err(flawed("counters of more segments than there are"));
-                        }
-                        counters.push(live);
-                        out_of_use.push(is_out_of_use);
-                    }
-                }
-                _ => return Err(flawed("neither index nor counters")),
-            }
+            tables.add(&record, self.space).map_err(flawed)?;
         }
         // The store may have grown since.
-        counters.resize(self.space.segments, Live::default());
-        out_of_use.resize(self.space.segments, false);
-        Ok(Tables { index, counters, out_of_use })
+        tables.counters.resize(self.space.segments, Live::default());
+        tables.out_of_use.resize(self.space.segments, false);
+        Ok(tables)
     }
+}
+
+impl Tables {
+    /// Adds what the next of the checkpoint's records holds.
+    fn add(&mut self, record: &Record, space: Space) -> Result<(), Flaw> {
+        match record.header.kind {
+            RecordKind::Index => {
+                for entry in index_entries(record, space)? {
+                    // Checked here, so that records named again and again are not read without end.
+                    let is_next = self.index.last().map_or(entry.start == 0, |last| last.start < entry.start);
+                    if !is_next {
+                        return Err("the index is not in order");
+                    }
+                    self.index.push(entry);
+                }
+            }
+            RecordKind::Segments => {
+                for (live, is_out_of_use) in counters(record, space)? {
+                    if self.counters.len() == space.segments {
+                        return Err("counters of more segments than there are");
+                    }
+                    self.counters.push(live);
+                    self.out_of_use.push(is_out_of_use);
+                }
+            }
+            _ => return Err("neither index nor counters"),
+        }
+        Ok(())
+    }
+}
+
+/// The entries of a part of an index.
+pub(super) fn index_entries(record: &Record, space: Space) -> Result<Vec<IndexEntry>, Flaw> {
+    let (entries, rest) = record.body.as_chunks::<MAP_INDEX_BYTES>();
+    if !rest.is_empty() {
+        return Err("neither index nor counters");
+    }
+    let entries = entries.iter().map(|bytes| {
+        let raw = MapIndexRaw::read_from_bytes(bytes).expect("chunk of that size");
+        raw.verify(space.segments as u32, space.segment_bytes)
+    });
+    entries.collect()
+}
+
+/// The counters of a part of them, each with whether the segment is out of use.
+pub(super) fn counters(record: &Record, space: Space) -> Result<Vec<(Live, bool)>, Flaw> {
+    let (counters, rest) = record.body.as_chunks::<SEGMENT_LIVE_BYTES>();
+    if !rest.is_empty() {
+        return Err("neither index nor counters");
+    }
+    let counters = counters.iter().map(|bytes| {
+        let raw = SegmentLiveRaw::read_from_bytes(bytes).expect("chunk of that size");
+        raw.verify(space.segment_bytes)
+    });
+    counters.collect()
 }
 
 /// Whether the parts of a checkpoint are consistent.

@@ -32,8 +32,10 @@
 mod checkpointer;
 mod leaves;
 mod load;
+mod rebuild;
 mod retained;
 mod writer;
 
 pub(crate) use checkpointer::{Checkpointer, Rewrite};
 pub(crate) use load::{Loaded, load};
+pub(crate) use rebuild::rebuild;

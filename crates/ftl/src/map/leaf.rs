@@ -355,6 +355,13 @@ impl Leaf {
         (0..rows.len()).map(move |index| (rows.get(index), rows.counted(index)))
     }
 
+    /// Adds its rows to the sums of `segments`, by segment.
+    pub(crate) fn count(&self, segments: &mut [Live]) {
+        for ((_, extent), bytes) in self.counted_rows() {
+            segments[extent.phys.segment.0 as usize].add(bytes);
+        }
+    }
+
     pub(crate) fn rows(&self) -> impl DoubleEndedIterator<Item = Row> + ExactSizeIterator + '_ {
         let rows = self.view();
         (0..rows.len()).map(move |index| row(rows.values(index)))
@@ -496,8 +503,21 @@ impl Leaf {
         segments: u32,
         segment_bytes: usize,
     ) -> Result<Leaf, Flaw> {
+        let (rows, sum) = Leaf::survey(bytes, segments, segment_bytes)?;
+        if rows.start < span.start || rows.end > span.end || sum != live {
+            return Err("map leaf is not the one that the index names");
+        }
+        Ok(Leaf(DenseBytes::new(bytes)))
+    }
+
+    /// The sectors from the first row to the last of the leaf in `bytes`, as in [`Leaf::verify`], and the sum of its rows.
+    pub(crate) fn survey(
+        bytes: &[u8],
+        segments: u32,
+        segment_bytes: usize,
+    ) -> Result<(Range<u64>, Live), Flaw> {
         let rows = check_shape(bytes)?;
-        let (mut sum, mut end) = (Live::default(), span.start);
+        let (mut sum, mut end) = (Live::default(), 0);
         for index in 0..rows.len() {
             let values = rows.values_in_range(index).ok_or("map leaf with a value out of range")?;
             let (start, extent) = try_row(values).ok_or("extent of an unknown encoding")?;
@@ -520,10 +540,14 @@ impl Leaf {
         if last.is_none() || last != raw_span {
             return Err("span of a map leaf is wrong");
         }
-        if end > span.end || sum != live {
-            return Err("map leaf is not the one that the index names");
-        }
-        Ok(Leaf(DenseBytes::new(bytes)))
+        Ok((rows.start(0)..end, sum))
+    }
+
+    /// The bytes of the leaf with which `bytes` begin, if one can be as long as that says.
+    pub(crate) fn first_in(bytes: &[u8]) -> Option<&[u8]> {
+        let (raw, _) = MapLeafRaw::ref_from_prefix(bytes).ok()?;
+        let row_bytes: usize = raw.width.iter().map(|width| usize::from(*width)).sum();
+        bytes.get(..LEAF_HEADER_BYTES + usize::from(raw.len.get()) * row_bytes + LEAF_PADDING)
     }
 }
 

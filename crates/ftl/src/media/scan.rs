@@ -15,7 +15,10 @@ use zerocopy::FromBytes;
 use crate::{
     Result, SECTOR,
     addr::{GRAIN, SegNo},
-    format::{BLOCK_BYTES_MAX, Entry, Flaw, Life, Marks, RECORD_HEADER_BYTES, RecordHeader, RecordHeaderRaw},
+    format::{
+        BLOCK_BYTES_MAX, Entry, Flaw, Life, Marks, RECORD_HEADER_BYTES, RECORDS_START, RecordHeader,
+        RecordHeaderRaw,
+    },
     media::Volume,
     space::Space,
 };
@@ -108,6 +111,20 @@ impl<'a> SegmentReader<'a> {
             Ok(header) => Ok(Some(Record { header, body: bytes[RECORD_HEADER_BYTES..].to_vec() })),
             Err(_) => Ok(None),
         }
+    }
+}
+
+/// Passes `take` every record of `life`, a segment of the map, that can be read, past all that cannot. They start on
+/// blocks, so what begins like one elsewhere costs nothing.
+pub(crate) fn for_each_of_map(volume: &Volume, life: Life, mut take: impl FnMut(Record)) {
+    let mut reader = SegmentReader::new(volume, life.segment);
+    let mut at = RECORDS_START;
+    while let Some(offset) = reader.find_magic(at, reader.space.segment_bytes) {
+        let is_on_block = offset.is_multiple_of(SECTOR);
+        let record = is_on_block.then(|| reader.record(offset, life).ok().flatten()).flatten();
+        let end = record.as_ref().map_or(offset + 1, |record| offset + record.header.total_bytes as usize);
+        record.into_iter().for_each(&mut take);
+        at = end.next_multiple_of(SECTOR);
     }
 }
 

@@ -55,9 +55,17 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: &Options, losses: &Los
         let reason = "the store has too few segments".into();
         return Err(Error::Geometry { device: volume.name(), reason });
     }
-    let checkpoint::Loaded { mut map, root, segments: mut root_segments, out_of_use } =
-        checkpoint::load(&volume, &superblock)?;
     let mut headers = read_headers(&volume)?;
+    let loaded = losses.pass(checkpoint::load(&volume, &superblock).map(Some), None)?;
+    let loaded = match loaded {
+        Some(loaded) => loaded,
+        None => {
+            let (loaded, remark) = checkpoint::rebuild(&volume, &superblock, &headers.found);
+            losses.pass(Err(remark), ())?;
+            loaded
+        }
+    };
+    let checkpoint::Loaded { mut map, root, segments: mut root_segments, out_of_use, is_root_lost } = loaded;
     let copy = superblock.copy_segment;
     headers.unreadable.retain(|segment| Some(*segment) != copy);
     if copy.is_some_and(|copy| map.live(copy).extents > 0) {
@@ -73,7 +81,8 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: &Options, losses: &Los
     let leaves = LeafReader::new(&volume);
     let map_memory = options.map_memory;
     let epoch = superblock.epoch;
-    let replay = Replay { volume: &volume, epoch, leaves, map_memory, losses };
+    let replay =
+        Replay { volume: &volume, epoch, are_moves_known: !is_root_lost, leaves, map_memory, losses };
     let marks = durable(&superblock, &headers).max(retained.durable).max(log_device.durable());
     let durable = marks.max(replay.marks_without_header(&root, &headers)?);
     let sources = replay.sources(&root, &headers, &mut retained);

@@ -62,6 +62,8 @@ pub(crate) struct Replay<'a> {
     pub(crate) volume: &'a Volume,
     /// Epoch under which the log was written.
     pub(crate) epoch: u64,
+    /// The root says which relocations its map knows of. Otherwise all are applied, and none is missed.
+    pub(crate) are_moves_known: bool,
     pub(crate) leaves: LeafReader<'a>,
     /// See [`crate::Options::map_memory`].
     pub(crate) map_memory: Option<u64>,
@@ -326,7 +328,7 @@ impl Replay<'_> {
         map: &mut Map,
         resync: &mut Resync,
     ) -> Result<Seq> {
-        let durable = found.durable.moves;
+        let durable = if self.are_moves_known { found.durable.moves } else { Seq(0) };
         let (mut expected, mut payloads) = (root.start_move.next(), self.payloads());
         let mut ahead = root.start_move;
         let missing = |expected: Seq| {

@@ -10,7 +10,9 @@
 //!    So is a frame of the log device that cannot be read, or whose segment is not of its life.
 //! 4. No record is applied to a leaf of the map that cannot be read. A read that needs the leaf gets the error again.
 //!
-//! Without a superblock, or the root that it names with the index of the map, there is nothing to begin with.
+//! 5. A checkpoint of which root, index or counters cannot be read is put together from the rest (`checkpoint::rebuild`).
+//!
+//! Without a superblock there is nothing to begin with.
 
 use std::ops::Range;
 

@@ -56,10 +56,11 @@ impl Ftl {
 
     /// Opens the remains of a store for reading only, even where [`Ftl::open`] refuses because of damage, and returns a
     /// list of that damage, one line for each place; it is empty where `open` would not refuse. If a flushed batch is
-    /// missing, the space is as the batches before it left it. Reading a damaged sector is an error.
+    /// missing, the space is as the batches before it left it. Reading a damaged sector is an error. Where the list says
+    /// that a checkpoint was put together from the rest of its map, sectors may be missing from the space, or be back.
     ///
     /// # Errors
-    /// As [`Ftl::open`], if the superblock or the checkpoint that it names is damaged, or it is no store.
+    /// As [`Ftl::open`], if all superblocks are damaged, or it is no store.
     pub fn salvage(device: Arc<dyn BlockDevice>, options: Options) -> Result<(Ftl, Vec<String>)> {
         let options = Options { read_only: true, ..options };
         let refusal = match Ftl::open(device.clone(), options.clone()) {

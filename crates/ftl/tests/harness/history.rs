@@ -79,7 +79,7 @@ pub(crate) struct Salvages {
     pub(crate) salvaged: u64,
     /// Those of them in which everything readable was as after the last batch.
     pub(crate) newest: u64,
-    /// Stores without a superblock or root to begin with.
+    /// Stores without a superblock to begin with.
     pub(crate) hopeless: u64,
 }
 
