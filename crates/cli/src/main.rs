@@ -3,7 +3,8 @@
 //! Every failure is one line `lacuna: <place>: <cause>` on standard error: exit code 2 when the
 //! command line makes no sense, else 1.
 //!
-//! layers: printable, signals, stdout < output < log_device < keys < control, demo, progress, size, trace, walk < ended, look
+//! layers: mounts, printable, signals, stdout < output < log_device < keys
+//! layers: < control, demo, progress, size, trace, walk < ended, look
 //! layers: < files, grow, quota, scrub, table_info < live, phases, tables < info, sql < check, table
 //! layers: < compress, du, flash_model, format, iobench, key, linkbench, mariadb_demo, metrics, mount, postgres_demo, tpcc
 //! layers: < dataset, trimbench
@@ -31,6 +32,7 @@ mod look;
 mod mariadb_demo;
 mod metrics;
 mod mount;
+mod mounts;
 mod output;
 mod phases;
 mod postgres_demo;

@@ -18,7 +18,6 @@ mod remounts;
 mod reserve;
 mod rings;
 mod serve;
-mod table;
 mod threads;
 mod utab;
 mod watch;
@@ -38,7 +37,7 @@ use lacuna_nvmfs::{Compression, Error};
 use rustix::{io::Errno, mount::UnmountFlags, process::geteuid};
 
 use self::reserve::Reserve;
-use crate::{complain, control, ended, keys, size::Size};
+use crate::{complain, control, ended, keys, mounts, size::Size};
 pub(crate) use helper::{arguments_of_helper, arguments_of_unmounter, is_helper, is_unmounter};
 pub(crate) use journal::install as install_log;
 pub(crate) use remount::{RemountArguments, remount};
@@ -232,7 +231,7 @@ pub(crate) fn hint(error: &anyhow::Error) -> Option<String> {
         Error::Device(device::Error::Busy { path }) => Some(path),
         _ => None,
     })?;
-    let dir = table::dir_of(&absolute(busy).ok()?).ok()??;
+    let dir = mounts::dir_of(&absolute(busy).ok()?).ok()??;
     Some(format!("; it is mounted on {}: use its files there", dir.display()))
 }
 
@@ -266,7 +265,7 @@ pub(crate) struct UnmountArguments {
 pub(crate) fn unmount(arguments: &UnmountArguments) -> Result<()> {
     let name = arguments.dir.display();
     let dir = mount_point(&arguments.dir)?;
-    let Some(store) = table::store_mounted_on(&dir)? else {
+    let Some(store) = mounts::store_mounted_on(&dir)? else {
         if arguments.dead {
             return Ok(());
         }
@@ -330,7 +329,7 @@ const CLOSING_IS_SLOW: Duration = Duration::from_secs(5);
 
 fn tell_why_it_takes_long(store: &Path, dir: &Path) {
     let name = dir.display();
-    complain(&match table::dir_of(store) {
+    complain(&match mounts::dir_of(store) {
         Ok(Some(other)) => {
             format!(
                 "{name}: unmounted; {} is still mounted on {}, and closed with that",
@@ -349,7 +348,7 @@ fn mount_point(dir: &Path) -> Result<PathBuf> {
         dir.parent().map(|parent| if parent.as_os_str().is_empty() { Path::new(".") } else { parent });
     if let Some((parent, last)) = parent.zip(dir.file_name()) {
         let named = absolute(parent)?.join(last);
-        if table::store_mounted_on(&named)?.is_some() {
+        if mounts::store_mounted_on(&named)?.is_some() {
             return Ok(named);
         }
     }
@@ -377,4 +376,13 @@ fn unmount_as_user(dir: &Path, lazy: bool) -> Result<()> {
         bail!("{}", String::from_utf8_lossy(&output.stderr).trim());
     }
     Ok(())
+}
+
+/// Detaches `dir` if `store` is what is mounted there: by now that may be another one.
+fn detach(dir: &Path, store: &Path) {
+    if matches!(mounts::store_mounted_on(dir), Ok(Some(mounted)) if mounted == store)
+        && let Err(error) = unmount_dir(dir, true)
+    {
+        log::error!("{}: cannot be detached: {error:#}", dir.display());
+    }
 }

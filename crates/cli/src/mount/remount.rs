@@ -11,8 +11,8 @@ use clap::Args;
 use rustix::{fs::StatVfsMountFlags, mount::MountFlags};
 use serde_json::Value;
 
-use super::{Cache, absolute, name_of, table};
-use crate::{complain, control};
+use super::{Cache, absolute, name_of};
+use crate::{complain, control, mounts};
 
 /// Make a mounted file system read-only, or writable again
 #[derive(Args)]
@@ -61,7 +61,7 @@ struct Protection {
 pub(crate) fn remount(arguments: &RemountArguments) -> Result<()> {
     let name = arguments.dir.display();
     let dir = absolute(&arguments.dir)?;
-    let Some(store) = table::store_mounted_on(&dir)? else {
+    let Some(store) = mounts::store_mounted_on(&dir)? else {
         bail!("{name}: no Lacuna file system is mounted there");
     };
     // To protect the data is refused for nothing, and waits for nobody before it is done: when the machine goes down, for

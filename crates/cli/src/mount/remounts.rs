@@ -16,7 +16,7 @@ use std::{
 use lacuna_nvmfs::Nvmfs;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::table;
+use crate::mounts;
 
 /// Between two looks at the table, where others mount all the time.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -38,7 +38,7 @@ impl Remounts {
     pub(super) fn look(&self) -> Option<bool> {
         let fs = self.fs.lock().expect("nobody panics and goes on");
         let posix = fs.as_ref()?.posix();
-        let found = table::read_only(&self.dir, &self.store).ok().flatten();
+        let found = mounts::read_only(&self.dir, &self.store).ok().flatten();
         // It may have been moved, and is served on.
         let (is_mount_read_only, is_read_only) = found.unwrap_or_default();
         posix.note_access(!is_read_only);
@@ -51,7 +51,7 @@ impl Remounts {
 
     /// Looks whenever something is mounted, unmounted or remounted, in a thread that does not outlive the mount.
     pub(super) fn watch(self: Arc<Remounts>) -> io::Result<()> {
-        let table = File::open(table::PATH)?;
+        let table = File::open(mounts::PATH)?;
         thread::Builder::new().name("remounts".into()).spawn(move || {
             let mut looks_left = LOOKS;
             while let Some(agree) = self.look() {

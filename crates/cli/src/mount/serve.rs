@@ -31,8 +31,8 @@ use signal_hook::{
 };
 
 use super::{
-    Arguments, Atime, Cache, Carrier, daemon, flusher, inherited, is_dead, journal, map_memory, name_of,
-    patience::Patience, recompress, remounts::Remounts, reserve, table, threads, utab, watch,
+    Arguments, Atime, Cache, Carrier, daemon, detach, flusher, inherited, is_dead, journal, map_memory,
+    name_of, patience::Patience, recompress, remounts::Remounts, reserve, threads, utab, watch,
 };
 use crate::{
     control,
@@ -40,6 +40,7 @@ use crate::{
     keys::{self, open_vfs},
     live, log_device,
     look::is_host_full,
+    mounts,
 };
 
 /// MariaDB looks for this before it asks files whether they write atomically. Any node will do.
@@ -152,7 +153,7 @@ fn serve(arguments: &Arguments) -> Result<()> {
     if served.is_err() {
         detach_dead(&arguments.dir, &arguments.store);
     }
-    if table::store_mounted_on(&arguments.dir).is_ok_and(|mounted| mounted.is_none()) {
+    if mounts::store_mounted_on(&arguments.dir).is_ok_and(|mounted| mounted.is_none()) {
         utab::forget(&arguments.dir);
     }
     // From here on questions are answered with `CLOSING`. Closing the store comes first: an error of the transport must
@@ -194,7 +195,7 @@ fn is_no_place(error: &io::Error) -> bool {
 
 /// Detaches a mount without a serving process from its directory. Files that are open in it stay unusable.
 fn detach_dead(dir: &Path, store: &Path) {
-    let is_ours = || matches!(table::store_mounted_on(dir), Ok(Some(mounted)) if mounted == store);
+    let is_ours = || matches!(mounts::store_mounted_on(dir), Ok(Some(mounted)) if mounted == store);
     if is_dead(dir)
         && is_ours()
         && let Err(error) = super::unmount_dir(dir, true)
@@ -252,7 +253,7 @@ const HOST_IS_FULL: &str = "the file system that the store lies in is full: free
 
 /// Whether `store` was mounted and its owner is about to close it: umount(8) does not wait for that.
 fn is_closing(store: &Path) -> Result<bool> {
-    Ok(control::has_owner(store) && table::dir_of(store)?.is_none())
+    Ok(control::has_owner(store) && mounts::dir_of(store)?.is_none())
 }
 
 fn service_options(arguments: &Arguments) -> ServiceOptions {
@@ -307,7 +308,7 @@ fn stop(dir: &Path, store: &Path, unmounter: &mut Unmounter, fs: &Mutex<Option<A
         log::warn!("{}: {error}; detached, serving until its last file is closed", dir.display());
     }
     // For all but root the transport detaches at once, if it can, and does not report the outcome.
-    table::detach(dir, store);
+    detach(dir, store);
     let fs = fs.lock().expect("nobody panics and goes on");
     if let Some(fs) = &*fs
         && let Err(error) = fs.posix().sync()

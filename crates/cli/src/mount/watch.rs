@@ -8,7 +8,7 @@ use std::{io, path::Path, sync::Arc, time::Duration};
 
 use lacuna_nvmfs::Nvmfs;
 
-use super::{Arguments, heap::Heap, table, worker::Worker};
+use super::{Arguments, detach, heap::Heap, worker::Worker};
 
 /// How often to look.
 const INTERVAL: Duration = Duration::from_millis(500);
@@ -50,6 +50,6 @@ fn advice(store: &str, dir: &Path, reason: &str) -> String {
 
 /// Ends the process as a failed one. There is nothing to close: the store takes no writes.
 fn exit(store: &str, dir: &Path) -> ! {
-    table::detach(dir, Path::new(store));
+    detach(dir, Path::new(store));
     std::process::exit(1);
 }

@@ -9,8 +9,6 @@ use std::{
 
 use anyhow::{Context, Result};
 
-use super::unmount_dir;
-
 /// One of them.
 #[derive(Debug, PartialEq, Eq)]
 struct Mounted {
@@ -21,33 +19,24 @@ struct Mounted {
 }
 
 /// The kernel's table, which can be polled for changes.
-pub(super) const PATH: &str = "/proc/self/mountinfo";
+pub(crate) const PATH: &str = "/proc/self/mountinfo";
 
 /// The store that is mounted on `dir`.
-pub(super) fn store_mounted_on(dir: &Path) -> Result<Option<PathBuf>> {
+pub(crate) fn store_mounted_on(dir: &Path) -> Result<Option<PathBuf>> {
     // The last of those on one directory is the one on top.
     Ok(mounts()?.into_iter().rev().find(|mount| mount.dir == dir).map(|mount| mount.source))
 }
 
 /// A directory that `store` is mounted on.
-pub(super) fn dir_of(store: &Path) -> Result<Option<PathBuf>> {
+pub(crate) fn dir_of(store: &Path) -> Result<Option<PathBuf>> {
     Ok(mounts()?.into_iter().find(|mount| mount.source == store).map(|mount| mount.dir))
 }
 
 /// Whether the kernel lets nobody change anything through the mount of `store` on `dir`, and by no mount of it; none if
 /// there is none.
-pub(super) fn read_only(dir: &Path, store: &Path) -> Result<Option<(bool, bool)>> {
+pub(crate) fn read_only(dir: &Path, store: &Path) -> Result<Option<(bool, bool)>> {
     let mut mounts = mounts()?.into_iter().filter(|mount| mount.dir == dir && mount.source == store);
     Ok(mounts.next().map(|mount| mount.read_only))
-}
-
-/// Detaches `dir` if `store` is what is mounted there: by now that may be another one.
-pub(super) fn detach(dir: &Path, store: &Path) {
-    if matches!(store_mounted_on(dir), Ok(Some(mounted)) if mounted == store)
-        && let Err(error) = unmount_dir(dir, true)
-    {
-        log::error!("{}: cannot be detached: {error:#}", dir.display());
-    }
 }
 
 fn mounts() -> Result<Vec<Mounted>> {
