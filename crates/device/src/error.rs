@@ -18,6 +18,12 @@ pub enum Error {
         /// The store.
         path: PathBuf,
     },
+    /// Another file has the name of the lock of an open directory, so another process may use what is there.
+    #[error("{}: was replaced while the store was open; nothing is changed there any more", path.display())]
+    Replaced {
+        /// The lock.
+        path: PathBuf,
+    },
     /// No space is left for the request.
     #[error("{what}: no space left")]
     Full {

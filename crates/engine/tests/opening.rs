@@ -2,10 +2,11 @@
 
 use std::{
     ops::{Bound, ControlFlow},
+    os::unix::fs::PermissionsExt,
     sync::Arc,
 };
 
-use lacuna_device::{MemDevice, MemVfs, Vfs};
+use lacuna_device::{DirOptions, DirVfs, Error as DeviceError, MemDevice, MemVfs, Vfs};
 use lacuna_engine::{Algorithm, Direction, Error, Store, StoreOptions, Table, TableKind, TableOptions, Txn};
 use lacuna_nvmfs::{self as nvmfs, Nvmfs};
 use lacuna_sim::{HookedVfs, Hooks, SimVfs};
@@ -295,5 +296,63 @@ fn a_log_that_cannot_be_written_is_refused_at_once() {
     for open in [Store::open, Store::open_read_only] {
         let error = open(vfs.clone(), options(false)).err().expect("it cannot be changed").to_string();
         assert!(error.contains("wal.000000") && error.contains("not a regular file"), "{error}");
+    }
+}
+
+/// A copy of a directory is restored over it while a store is open there: whole, or its lock file alone. The next opener
+/// finds its own lock file, and the first store does nothing more to the files, which both know by name.
+#[test]
+fn a_store_stops_when_another_is_restored_over_it() {
+    for (everything, background) in [(true, false), (true, true), (false, false), (false, true)] {
+        let directory = tempfile::tempdir().expect("directory");
+        let path = directory.path();
+        // Else the lock of the directory itself keeps the second one out.
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).expect("mode");
+        let open = || Store::open(DirVfs::open(path, DirOptions::default())?, options(background));
+        let first = open().expect("open");
+        let table = fill(&first, "t");
+        fill(&first, "u");
+        first.checkpoint().expect("checkpoint");
+        for entry in std::fs::read_dir(path).expect("list") {
+            let name = entry.expect("entry").file_name();
+            if everything || name == ".lacuna-lock" {
+                let new = path.join("new");
+                std::fs::copy(path.join(&name), &new).expect("copy");
+                std::fs::rename(&new, path.join(&name)).expect("rename");
+            }
+        }
+        let second = open().expect("the lock file is another one");
+        let mut txn = second.begin();
+        txn.put(&second.table("t").expect("table").expect("some"), b"k", b"of the second").expect("put");
+        txn.commit().expect("commit");
+
+        let assert_stopped = |outcome: Result<(), Error>| match outcome.expect_err("the files are another's")
+        {
+            Error::Device(error) => assert!(matches!(*error, DeviceError::Replaced { .. }), "{error}"),
+            error => assert!(error.to_string().contains("replaced while the store was open"), "{error}"),
+        };
+        assert_stopped(first.drop_table("u"));
+        assert_stopped((0..20_000u32).try_for_each(|key| {
+            let mut txn = first.begin();
+            txn.put(&table, &key.to_be_bytes(), &[9; 300])?;
+            txn.commit()
+        }));
+        assert_stopped(first.create_table("v", TableOptions::default()).map(drop));
+        assert_stopped(first.checkpoint());
+        drop((table, first));
+
+        let mut second = Some(second);
+        for _ in 0..2 {
+            let store = second.take().unwrap_or_else(|| open().expect("open"));
+            store.check().expect("check");
+            let names = Vec::from_iter(store.tables().expect("tables").into_iter().map(|table| table.name));
+            assert_eq!(names, ["t", "u"]);
+            let table = store.table("t").expect("table").expect("some");
+            let txn = store.begin();
+            assert_eq!(txn.get(&table, b"k").expect("get").as_deref(), Some(&b"of the second"[..]));
+            assert_eq!(txn.get(&table, &5u32.to_be_bytes()).expect("get").as_deref(), Some(&[7; 300][..]));
+            drop((txn, table));
+            store.close().expect("close");
+        }
     }
 }

@@ -9,7 +9,7 @@ use rustix::{
     io::Errno,
 };
 
-use super::{Counters, STAT_BLOCK_BYTES};
+use super::{Counters, Held, STAT_BLOCK_BYTES};
 use crate::{Error, File, FileId, FileProps, Result, positional::PositionalFile, vfs::ATOMIC_WRITE};
 
 /// A file of a directory.
@@ -24,6 +24,7 @@ pub(super) struct DirFile {
     /// One atomic write at a time: of two in one file XFS takes up to four times the blocks of one, and returns them
     /// minutes later.
     atomic_write: Mutex<()>,
+    held: Arc<Held>,
     counters: Arc<Counters>,
 }
 
@@ -33,11 +34,22 @@ impl DirFile {
         file: PositionalFile,
         props: FileProps,
         read_only: bool,
+        held: Arc<Held>,
         counters: Arc<Counters>,
     ) -> Arc<DirFile> {
         let (changes, synced_changes) = (AtomicU64::new(0), AtomicU64::new(0));
         let atomic_write = Mutex::new(());
-        Arc::new(DirFile { id, file, props, read_only, changes, synced_changes, atomic_write, counters })
+        Arc::new(DirFile {
+            id,
+            file,
+            props,
+            read_only,
+            changes,
+            synced_changes,
+            atomic_write,
+            held,
+            counters,
+        })
     }
 
     /// Whether there may be changes that were not synced.
@@ -53,6 +65,7 @@ impl DirFile {
             return Err(Error::Unsupported { what: self.file.name.clone(), operation });
         }
         self.props.check_range(&self.file.name, offset, len)?;
+        self.held.must_be_ours()?;
         Ok(Changing(&self.changes))
     }
 

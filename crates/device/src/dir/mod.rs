@@ -11,6 +11,8 @@
 //!    refused before it is read or written. Directories may come from strangers.
 //! 3. Names are durable when `create`, `remove` and `rename` return, and when the VFS is opened: each syncs the
 //!    directory.
+//! 4. Nothing is changed once another file has the lock's name, as after a restore over a VFS in use: what is there may
+//!    be another process's, which holds that lock.
 //!
 //! Nothing here is ordered, and no batch is atomic. Single writes are where the system says so ([`File::props`]): XFS and
 //! ext4 write a power of two atomically (`RWF_ATOMIC`).
@@ -64,16 +66,41 @@ pub struct DirOptions {
 /// system has direct I/O, and those that it makes are for their owner alone.
 pub struct DirVfs {
     name: String,
-    directory: OwnedFd,
     props: FileProps,
     options: DirOptions,
     files: Mutex<Files>,
     counters: Arc<Counters>,
-    /// Locked until it is closed; none where nobody can write, and none can be made.
-    lock: Option<PositionalFile>,
+    held: Arc<Held>,
     /// The lock was not there before, and no file was made since.
     is_untouched: AtomicBool,
     process: Process,
+}
+
+/// The directory and its lock file.
+struct Held {
+    directory: OwnedFd,
+    /// Locked until the VFS is closed; none where nobody can write, and none can be made.
+    lock: Option<PositionalFile>,
+}
+
+impl Held {
+    /// Before each change: the lock's name is still this lock, or nobody's (invariant 4). There may be none where
+    /// somebody removed it; who comes next makes one before anything else.
+    fn must_be_ours(&self) -> Result<()> {
+        let Some(lock) = &self.lock else { return Ok(()) };
+        let path = || PathBuf::from(&lock.name).join(LOCK_NAME);
+        let identity = |stat: rustix::fs::Stat| (stat.st_dev, stat.st_ino);
+        let found = match rustix::fs::statat(&self.directory, LOCK_NAME, AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) => return Ok(()),
+            found => found.map(identity),
+        };
+        let ours = rustix::fs::fstat(&lock.file).map(identity);
+        match (found, ours) {
+            (Ok(found), Ok(ours)) if found == ours => Ok(()),
+            (Ok(_), Ok(_)) => Err(Error::Replaced { path: path() }),
+            (Err(errno), _) | (_, Err(errno)) => Err(Error::io(path().display().to_string(), errno.into())),
+        }
+    }
 }
 
 #[derive(Default)]
@@ -118,12 +145,11 @@ impl DirVfs {
         }
         let vfs = DirVfs {
             name,
-            directory,
             props,
             options,
             files: Mutex::default(),
             counters: Arc::default(),
-            lock,
+            held: Arc::new(Held { directory, lock }),
             is_untouched: AtomicBool::new(!was_there),
             process: Process::current(),
         };
@@ -137,7 +163,7 @@ impl DirVfs {
         if self.options.read_only {
             return Err(Error::Unsupported { what: self.name.clone(), operation });
         }
-        Ok(())
+        self.held.must_be_ours()
     }
 
     /// The error of a failed operation on the file `name`.
@@ -160,7 +186,7 @@ impl DirVfs {
         if is_broken(Rule::NamesSynced) {
             return Ok(());
         }
-        rustix::fs::fsync(&self.directory)
+        rustix::fs::fsync(&self.held.directory)
             .map_err(|errno| Error::io(format!("{}: sync the directory", self.name), errno.into()))
     }
 
@@ -168,7 +194,7 @@ impl DirVfs {
         let access = if self.options.read_only { OFlags::RDONLY } else { OFlags::RDWR };
         let flags = access | NO_OTHER_KINDS | flags;
         let full_name = format!("{}/{name}", self.name);
-        let opened = PositionalFile::open_in(&self.directory, Path::new(name), full_name.clone(), flags);
+        let opened = PositionalFile::open_in(&self.held.directory, Path::new(name), full_name.clone(), flags);
         let file = opened.and_then(PositionalFile::in_sectors).map_err(|source| {
             let errno = Errno::from_io_error(&source);
             errno.map_or_else(|| Error::io(name, source), |errno| self.error(name, "open", errno))
@@ -185,7 +211,8 @@ impl DirVfs {
         files.by_id.retain(|_, file| Arc::strong_count(file) > 1 || is_kept(file)); // invariant 1
         let id = FileId(files.next_id);
         files.next_id += 1;
-        let file = DirFile::new(id, file, props, self.options.read_only, Arc::clone(&self.counters));
+        let (held, counters) = (Arc::clone(&self.held), Arc::clone(&self.counters));
+        let file = DirFile::new(id, file, props, self.options.read_only, held, counters);
         files.by_id.insert(id, Arc::clone(&file));
         Ok(file)
     }
@@ -199,7 +226,7 @@ impl DirVfs {
     fn allocated_bytes(&self) -> Result<u64> {
         let mut bytes = 0;
         for name in self.list()? {
-            match rustix::fs::statat(&self.directory, name.as_str(), AtFlags::SYMLINK_NOFOLLOW) {
+            match rustix::fs::statat(&self.held.directory, name.as_str(), AtFlags::SYMLINK_NOFOLLOW) {
                 Ok(stat) => bytes += u64::try_from(stat.st_blocks).unwrap_or(0) * STAT_BLOCK_BYTES,
                 Err(Errno::NOENT) => {} // removed since it was listed
                 Err(errno) => return Err(self.error(&name, "stat", errno)),
@@ -216,11 +243,11 @@ impl Drop for DirVfs {
             return;
         }
         // First: who gets the file's lock shall not find this one taken, and go on without it.
-        let _ = rustix::fs::flock(&self.directory, FlockOperation::Unlock);
-        if let Some(lock) = &self.lock {
+        let _ = rustix::fs::flock(&self.held.directory, FlockOperation::Unlock);
+        if let Some(lock) = &self.held.lock {
             // Before it is unlocked, so that nobody holds it.
-            if *self.is_untouched.get_mut() {
-                let _ = rustix::fs::unlinkat(&self.directory, LOCK_NAME, AtFlags::empty());
+            if *self.is_untouched.get_mut() && self.held.must_be_ours().is_ok() {
+                let _ = rustix::fs::unlinkat(&self.held.directory, LOCK_NAME, AtFlags::empty());
             }
             let _ = rustix::fs::flock(&lock.file, FlockOperation::Unlock);
         }
@@ -358,7 +385,7 @@ impl Vfs for DirVfs {
     fn remove(&self, name: &str) -> Result<()> {
         check_name(name)?;
         self.check_writable("remove from a directory opened read-only")?;
-        rustix::fs::unlinkat(&self.directory, name, AtFlags::empty())
+        rustix::fs::unlinkat(&self.held.directory, name, AtFlags::empty())
             .map_err(|errno| self.error(name, "remove", errno))?;
         self.sync_changed_names()
     }
@@ -367,7 +394,7 @@ impl Vfs for DirVfs {
         check_name(from)?;
         check_name(to)?;
         self.check_writable("rename in a directory opened read-only")?;
-        rustix::fs::renameat(&self.directory, from, &self.directory, to)
+        rustix::fs::renameat(&self.held.directory, from, &self.held.directory, to)
             .map_err(|errno| self.error(from, "rename", errno))?;
         self.sync_changed_names()
     }
@@ -375,7 +402,7 @@ impl Vfs for DirVfs {
     fn list(&self) -> Result<Vec<String>> {
         let error = |errno: Errno| Error::io(format!("{}: list", self.name), errno.into());
         let mut names = Vec::new();
-        for entry in Dir::read_from(&self.directory).map_err(error)? {
+        for entry in Dir::read_from(&self.held.directory).map_err(error)? {
             let entry = entry.map_err(error)?;
             // A name that is not UTF-8 was not made through a VFS.
             let Ok(name) = entry.file_name().to_str() else { continue };
@@ -384,7 +411,7 @@ impl Vfs for DirVfs {
             }
             let is_file = match entry.file_type() {
                 FileType::Unknown => {
-                    let stat = rustix::fs::statat(&self.directory, name, AtFlags::SYMLINK_NOFOLLOW);
+                    let stat = rustix::fs::statat(&self.held.directory, name, AtFlags::SYMLINK_NOFOLLOW);
                     let stat = stat.map_err(|errno| self.error(name, "stat", errno))?;
                     FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
                 }
@@ -429,7 +456,7 @@ impl Vfs for DirVfs {
     }
 
     fn free_bytes(&self) -> Result<Option<u64>> {
-        let stat = rustix::fs::fstatvfs(&self.directory)
+        let stat = rustix::fs::fstatvfs(&self.held.directory)
             .map_err(|errno| Error::io(&self.name, io::Error::from(errno)))?;
         Ok(Some(stat.f_bavail.saturating_mul(stat.f_frsize)))
     }

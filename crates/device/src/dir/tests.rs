@@ -154,6 +154,64 @@ fn nobody_gets_in_whose_lock_file_is_removed() {
     }
 }
 
+/// As tar and rsync restore: new files are renamed over the old ones (invariant 4).
+#[test]
+fn nothing_is_changed_where_the_lock_file_was_replaced() {
+    for mode in [0o700, 0o755] {
+        for everything in [false, true] {
+            let (directory, first) = vfs();
+            let at = |name: &str| directory.path().join(name);
+            fs::set_permissions(directory.path(), fs::Permissions::from_mode(mode)).unwrap();
+            let file = first.create("a", StreamHint::Data).unwrap();
+            file.write_at(0, &filled(4096, 1)).unwrap();
+            first.sync().unwrap();
+            for name in ["a", LOCK_NAME].iter().filter(|name| everything || **name == LOCK_NAME) {
+                fs::copy(at(name), at("restored")).unwrap();
+                fs::rename(at("restored"), at(name)).unwrap();
+            }
+            let second = DirVfs::open(directory.path(), DirOptions::default());
+            assert_eq!(second.is_ok(), mode == 0o755, "the directory itself is locked as well");
+            if let Ok(second) = &second {
+                second.create("b", StreamHint::Data).unwrap();
+            }
+            let names =
+                || Vec::from_iter(fs::read_dir(directory.path()).unwrap().map(|it| it.unwrap().path()));
+            let names_before = names();
+
+            let opened = first.open("a", StreamHint::Data).unwrap();
+            for (what, refused) in [
+                ("create", first.create("c", StreamHint::Data).map(drop)),
+                ("remove", first.remove("a")),
+                ("rename", first.rename("a", "b")),
+                ("write", file.write_at(0, &filled(4096, 2))),
+                ("write of what is opened now", opened.write_at(0, &filled(4096, 2))),
+                ("set length", file.set_len(0)),
+                ("punch", file.punch(0, 4096)),
+            ] {
+                let error = refused.expect_err(what).to_string();
+                assert!(
+                    error.contains(".lacuna-lock: was replaced while the store was open"),
+                    "{what}: {error}"
+                );
+            }
+            assert!(fs::read(at("a")).unwrap() == [1; 4096]);
+            drop(first);
+            assert_eq!(names(), names_before);
+        }
+    }
+}
+
+/// Nor by who made nothing, and would take the lock's name along.
+#[test]
+fn another_ones_lock_file_stays() {
+    let (directory, first) = vfs();
+    let lock = directory.path().join(LOCK_NAME);
+    fs::remove_file(&lock).unwrap();
+    fs::write(&lock, []).unwrap();
+    drop(first);
+    assert!(lock.exists());
+}
+
 /// Whoever may read a directory can lock it (`flock DIR sleep 1h`).
 #[test]
 fn only_who_may_open_the_lock_file_keeps_others_out() {
