@@ -82,8 +82,8 @@ pub(crate) fn remaining_inodes(volume: &Volume) -> Result<Remains<Vec<RemainingI
     Ok(Remains { found, lost })
 }
 
-/// Those of the inodes `numbers`, which cannot be read, whose regions hold something. One whose first sector is of a
-/// directory is a directory, any other one is taken for a file.
+/// Those of the inodes `numbers`, which cannot be read, whose regions hold something. One that holds buckets alone is a
+/// directory, any other one is taken for a file: a file may begin with what looks like a bucket.
 fn inodes_with_data(volume: &Volume, numbers: Range<u64>) -> Result<Vec<RemainingInode>> {
     let region = |number: u64| Ino(number.clamp(Ino::FIRST.number(), Ino::LAST.number()) as u32).region();
     let end = match numbers.end > Ino::LAST.number() {
@@ -98,12 +98,30 @@ fn inodes_with_data(volume: &Volume, numbers: Range<u64>) -> Result<Vec<Remainin
             continue;
         };
         let ((ino, bucket), bytes) = (Ino::of(*lba), data.first_chunk().expect("whole sectors"));
-        let is_directory = volume.parse_bucket(ino, Bucket(bucket), bytes).is_ok();
+        let is_directory =
+            volume.parse_bucket(ino, Bucket(bucket), bytes).is_ok() && holds_buckets(volume, ino)?;
         let kind = if is_directory { FileKind::Directory } else { FileKind::File };
         found.push(RemainingInode { ino, kind, parent: None });
         at = ino.region().end;
     }
     Ok(found)
+}
+
+/// Whether all that can be read of a region are buckets.
+fn holds_buckets(volume: &Volume, directory: Ino) -> Result<bool> {
+    let Range { start: mut at, end } = directory.region();
+    while at < end {
+        let mapped = volume.ftl().read_past_damage(at..end, READ_BYTES)?.mapped;
+        for (start, data) in &mapped.runs {
+            let (sectors, _) = data.as_chunks::<SECTOR>();
+            let mut buckets = (start.0..).map(|lba| Bucket(Ino::of(Lba(lba)).1)).zip(sectors);
+            if buckets.any(|(bucket, bytes)| volume.parse_bucket(directory, bucket, bytes).is_err()) {
+                return Ok(false);
+            }
+        }
+        at = mapped.end;
+    }
+    Ok(true)
 }
 
 /// See [`crate::Nvmfs::remaining_data`].

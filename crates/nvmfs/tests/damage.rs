@@ -188,6 +188,42 @@ fn what_is_there_is_left_without_the_superblock() {
     assert_eq!(vfs.posix().getxattr(Ino::new(16).unwrap(), b"user.a").unwrap(), b"1");
 }
 
+/// Its bytes come to lie elsewhere, or a torn copy lacks the part of the map that leads to it.
+#[test]
+fn what_is_there_is_left_where_the_superblock_is_another_sector_or_none() {
+    let damages: [(Damage, &str); 3] = [
+        (|vfs| trim(vfs, Lba(0), 1), "the store is empty"),
+        (|vfs| write(vfs, Lba(0)), "no magic"),
+        (|vfs| patch(vfs, Lba(0), 100, &[1]), "reserved bytes"),
+    ];
+    for (damage, reason) in damages {
+        let (raw, vfs) = damaged_file(|_| ());
+        damage(&vfs);
+        vfs.close().unwrap();
+        drop(vfs);
+        let (vfs, damage) = Nvmfs::salvage(raw, Options::default()).unwrap();
+        assert!(damage.len() == 1 && damage[0].contains(reason), "{damage:?}");
+        assert_eq!(vfs.remaining_entries(Ino::ROOT).unwrap().found.len(), 3);
+        let data = vfs.remaining_data(Ino::new(16).unwrap(), 0).unwrap();
+        assert!(data.found.runs[0].1[..4096] == [1; 4096] && data.lost.is_empty());
+    }
+}
+
+/// Else its owner would have it copied as a directory, with others' files in it.
+#[test]
+fn a_file_that_begins_as_a_directory_does_is_a_file() {
+    let (raw, vfs) = damaged_file(|vfs| {
+        const TOMBSTONE: u8 = 4;
+        patch_as(vfs, Lba(16 << 36), TOMBSTONE, &[]);
+        write(vfs, inode_lba(16));
+    });
+    drop(vfs);
+    let (vfs, _) = Nvmfs::salvage(raw, Options::default()).unwrap();
+    let found = vfs.remaining_inodes().unwrap().found;
+    let damaged = found.iter().find(|inode| inode.ino == Ino::new(16).unwrap()).unwrap();
+    assert_eq!(damaged.kind, FileKind::File);
+}
+
 /// One block may hold both, so its loss took the data too.
 #[test]
 fn what_has_neither_name_nor_inode_left_is_found_by_its_data() {

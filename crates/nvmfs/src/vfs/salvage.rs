@@ -20,7 +20,8 @@ impl Nvmfs {
     /// fail.
     ///
     /// # Errors
-    /// As [`Nvmfs::open`]; damage only where the ftl has no superblock or root to begin with.
+    /// As [`Nvmfs::open`]; damage only where the ftl has no superblock or root to begin with. What was never a file system
+    /// has no remains.
     pub fn salvage(device: Arc<dyn BlockDevice>, options: Options) -> Result<(Nvmfs, Vec<String>)> {
         let name = device.name().to_owned();
         let (ftl, mut damage) = Ftl::salvage(device, options.ftl.clone())?;

@@ -49,12 +49,12 @@ impl Volume {
         Volume { ftl, name, uuid: superblock.uuid, has_compression }
     }
 
-    /// As [`Volume::open`]; without the superblock if that is damaged, and why. Names can be listed without it, but not
-    /// looked up by their hashes.
+    /// As [`Volume::open`]; without the superblock if that is damaged or not there, and why. Names can be listed without
+    /// it, but not looked up by their hashes.
     pub(crate) fn salvage(ftl: Ftl, name: String) -> Result<(Volume, Option<Error>)> {
         match read_superblock(&ftl, &name) {
             Ok(superblock) => Ok((Volume::with(ftl, name, &superblock), None)),
-            Err(error) if error.is_damage() => {
+            Err(error) if error.is_damage() || matches!(error, Error::NotAFileSystem { .. }) => {
                 let has_compression = AtomicBool::new(true);
                 Ok((Volume { ftl, name, uuid: [0; 16], has_compression }, Some(error)))
             }
