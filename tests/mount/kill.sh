@@ -59,7 +59,8 @@ mount_store
 await "no program is in the mount" test "$mnt" -ef "/proc/$!/cwd"
 kill_daemon
 way_out=$("$LACUNA" mount "$store" "$mnt" 2>&1 | sed -n 's/.*clear it with: lacuna //p') || true
-"$LACUNA" $way_out || fail "a dead mount in use stays after lacuna $way_out"
+"$LACUNA" $way_out 2>"$WORK/error" || fail "a dead mount in use stays after lacuna $way_out"
+grep -q "what was not synced is lost" "$WORK/error" || fail "lacuna $way_out says: $(cat "$WORK/error")"
 mountpoint -q "$mnt" && fail "a dead mount is left by lacuna $way_out"
 kill $!
 

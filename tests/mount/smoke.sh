@@ -65,7 +65,16 @@ cd "$WORK"
 "$LACUNA" check "$store" >/dev/null || fail "check of a mounted store"
 [ "$(metric writes_total)" -gt 0 ] && [ "$(metric up)" = 1 ] && [ "$(metric failed)" = 0 ] || fail "metrics"
 [ "$(metric request_seconds_count 'operation="write"')" -gt 0 ] || fail "latencies"
+"$LACUNA" info "$mnt" | grep -q mounted || fail "info of where it is mounted"
+"$LACUNA" check "$mnt" >/dev/null || fail "check of where it is mounted"
+"$LACUNA" metrics "$mnt" | grep -q '^lacuna_up{.*} 1$' || fail "metrics of where it is mounted"
+"$LACUNA" umount "$store" 2>"$WORK/error" && fail "a store is no directory"
+grep -qF "name the directory: $mnt" "$WORK/error" || fail "umount of a store says: $(cat "$WORK/error")"
 "$LACUNA" mount "$store" "$WORK" 2>/dev/null && fail "a store was mounted twice"
+"$LACUNA" format --size 32M "$WORK/other" >/dev/null
+"$LACUNA" mount "$WORK/other" "$mnt" 2>"$WORK/error"
+grep -qF "$store is mounted there too" "$WORK/error" || fail "a mount on a mount says: $(cat "$WORK/error")"
+umount_store
 check_store
 mount_store
 cd "$mnt"

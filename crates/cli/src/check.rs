@@ -17,7 +17,7 @@ use crate::{
 /// Prove that a store is sound, from the flash up to its tables; exit code 0 if it is
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// A store file, a block device, or a directory with tables
+    /// A store file, a block device, a directory with tables, or where a store is mounted
     store: PathBuf,
     /// Check an encrypted store without its key: the flash only, of which no data is decrypted
     #[arg(long)]

@@ -39,7 +39,7 @@ use rustix::{
     process::{Uid, geteuid},
 };
 
-use crate::note;
+use crate::{mounts, note};
 
 /// Longest question in bytes: one with a path of 4096 bytes, each written as a number.
 const QUESTION_BYTES_MAX: u64 = 32 << 10;
@@ -132,11 +132,14 @@ fn may_ask(client: &UnixStream) -> bool {
     sockopt::socket_peercred(client).is_ok_and(|peer| peer.uid.is_root() || peer.uid == geteuid())
 }
 
-/// Asks the owner of `store`, and shows the progress that it tells; `None` when no process listens. If the owner closes
+/// Asks the owner of `store`, or of what is mounted there, and shows the progress that it tells; `None` when no process
+/// listens. If the owner closes
 /// the store or ends before it told any progress, the question is repeated, so that the answer is the next owner's, or
 /// `None`.
 pub(crate) fn ask(store: &Path, question: &str) -> anyhow::Result<Option<String>> {
     let name = store.display();
+    let mounted = mounts::store_meant(store);
+    let store = mounted.as_deref().unwrap_or(store);
     let directory = Directory::of_this_user();
     if !directory.is_there().with_context(|| format!("{name}: its owner cannot be asked"))? {
         return Ok(None);

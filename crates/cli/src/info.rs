@@ -19,7 +19,7 @@ use crate::{
 /// Show what a store holds
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// A store file, a block device, or a directory with tables
+    /// A store file, a block device, a directory with tables, or where a store is mounted
     store: PathBuf,
     /// Look at every page of its tables too: how many there are by algorithm, and what their images take
     #[arg(long)]

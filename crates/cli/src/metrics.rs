@@ -8,7 +8,7 @@ use crate::{control, live, say};
 /// Show the counters of a mounted store, as Prometheus wants them
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// A store file or a block device that is mounted
+    /// A store file or a block device that is mounted, or where it is
     store: PathBuf,
 }
 

@@ -27,6 +27,12 @@ pub(crate) fn store_mounted_on(dir: &Path) -> Result<Option<PathBuf>> {
     Ok(mounts()?.into_iter().rev().find(|mount| mount.dir == dir).map(|mount| mount.source))
 }
 
+/// The store that is mounted on the directory `path`, if a command may mean that one: tables in the directory go first.
+pub(crate) fn store_meant(path: &Path) -> Option<PathBuf> {
+    let dir = path.is_dir().then(|| path.canonicalize().ok())??;
+    store_mounted_on(&dir).ok()?.filter(|_| !dir.join("control").exists())
+}
+
 /// A directory that `store` is mounted on.
 pub(crate) fn dir_of(store: &Path) -> Result<Option<PathBuf>> {
     Ok(mounts()?.into_iter().find(|mount| mount.source == store).map(|mount| mount.dir))

@@ -377,6 +377,14 @@ fn nothing_is_copied_over_itself() {
     fails(&run(&scratch, "put -r . store:/all"), &["./store: cannot be copied into itself", "1 losses"]);
     assert_eq!(succeed(&scratch, "cat store:/all/same"), "precious");
     assert!(!succeed(&scratch, "ls store:/all").contains("store"));
+
+    fs::File::create(scratch.path("log")).unwrap().set_len(32 << 20).unwrap();
+    let copied = run(&scratch, "put --new-log-device log -r . store:/with_log");
+    fails(
+        &copied,
+        &["./store: cannot be copied into itself", "./log: cannot be copied into itself", "2 losses"],
+    );
+    fails(&run(&scratch, "put --log-device log log store:/log"), &["cannot be copied into itself"]);
 }
 
 /// Set-user-id bits and capabilities that a store holds.

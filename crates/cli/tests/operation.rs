@@ -89,6 +89,19 @@ fn put(scratch: &Scratch, store: &str, text: &str) {
 }
 
 #[test]
+fn a_disk_is_not_copied_into_the_store_on_it() {
+    let scratch = Scratch::new();
+    let Some(disk) = Loop::new(&sparse(&scratch, "image", 64 * MIB), 512) else { return };
+    succeed(&scratch, &format!("format {}", disk.path()));
+    system("cp", &["-a", disk.path(), &scratch.path("node").display().to_string()]);
+    for arguments in
+        [format!("put {} node:/itself", disk.path()), format!("put node {}:/itself", disk.path())]
+    {
+        refused(&run(&scratch, &arguments), &["cannot be copied into itself"]);
+    }
+}
+
+#[test]
 fn a_store_file_grows() {
     let scratch = Scratch::new();
     succeed(&scratch, "format store --size 32M");

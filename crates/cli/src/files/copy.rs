@@ -30,15 +30,15 @@ const PATH_BYTES_MAX: usize = 4096;
 const SHOWN_BYTES_MAX: usize = 1024;
 
 /// How to copy.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct CopyOptions {
     pub(super) recursive: bool,
     /// Leave out bits and attributes that give a file the rights of somebody else.
     pub(super) withholds_privileges: bool,
     /// Show progress.
     pub(super) shows: bool,
-    /// The file outside that this copy goes into, a store: it would read what it writes.
-    pub(super) left_out: Option<Identity>,
+    /// What outside this copy goes into, a store and its log device: it would read what it writes.
+    pub(super) left_out: Vec<Identity>,
 }
 
 /// The names of a copy, for lines about it.
@@ -269,7 +269,7 @@ impl Copy {
         }
         let kept = self.read("length, owner and times", source.kept());
         let Some(kind) = kept.map(|kept| kept.kind).or(source.kind()) else { return Ok(None) };
-        if self.options.left_out == Some(source.identity()) {
+        if self.options.left_out.contains(&source.identity()) {
             self.lose(format!("{}: cannot be copied into itself", self.from()));
             return Ok(None);
         }

@@ -74,8 +74,17 @@ fn check_name(name: &[u8]) -> Result<&[u8]> {
     Ok(name)
 }
 
+/// Of a block device the device's, which may have many nodes.
 fn identity(stat: &Stat) -> Identity {
-    (stat.st_dev, stat.st_ino)
+    match kind(stat) {
+        FileKind::BlockDevice => (u64::MAX, stat.st_rdev),
+        _ => (stat.st_dev, stat.st_ino),
+    }
+}
+
+/// That of what a path leads to.
+pub(super) fn identity_at(path: &Path) -> Option<Identity> {
+    statat(CWD, path, AtFlags::empty()).ok().map(|stat| identity(&stat))
 }
 
 fn kind(stat: &Stat) -> FileKind {

@@ -293,8 +293,8 @@ fn copy_all(from: &Operand, to: &Operand, recursive: bool, privileged: bool) -> 
     }
     let withholds_privileges = from.is_inside() && !to.is_inside() && !privileged;
     let left_out = match (from, to) {
-        (Operand::Outside(_), Operand::Inside(path)) => path.identity_outside(),
-        _ => None,
+        (Operand::Outside(_), Operand::Inside(path)) => path.identities_outside(),
+        _ => Vec::new(),
     };
     let options = CopyOptions { recursive, withholds_privileges, shows: false, left_out };
     let top = target.entry.clone().unwrap_or_default();

@@ -3,10 +3,7 @@
 use std::{
     cell::{Cell, RefCell},
     ffi::OsString,
-    os::unix::{
-        ffi::{OsStrExt, OsStringExt},
-        fs::MetadataExt,
-    },
+    os::unix::ffi::{OsStrExt, OsStringExt},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -14,11 +11,11 @@ use std::{
 use anyhow::{Context, Result, bail};
 use lacuna_ftl::Secret;
 use lacuna_nvmfs::{
-    Ino, Nvmfs, OpenedVfs, VfsOptions,
+    Ino, LogDevicePath, Nvmfs, OpenedVfs, VfsOptions,
     posix::{FileKind, Posix},
 };
 
-use super::contents::Identity;
+use super::{contents::Identity, local::identity_at};
 use crate::keys::{open_vfs, open_vfs_with};
 
 use crate::log_device;
@@ -219,10 +216,14 @@ impl StorePath {
         named.filter(|name| self.named.end != End::Dot && *name != b"..")
     }
 
-    /// That of the store itself.
-    pub(super) fn identity_outside(&self) -> Option<Identity> {
-        let found = self.named.store.metadata().ok()?;
-        Some((found.dev(), found.ino()))
+    /// Those of the store itself and of its log device.
+    pub(super) fn identities_outside(&self) -> Vec<Identity> {
+        let log_device = match log_device::chosen() {
+            LogDevicePath::Path(path) | LogDevicePath::New(path) => Some(path),
+            _ => None,
+        };
+        let paths = log_device.into_iter().chain([self.named.store.clone()]);
+        paths.filter_map(|path| identity_at(&path)).collect()
     }
 
     /// The open store.

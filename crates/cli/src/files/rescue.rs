@@ -67,7 +67,7 @@ pub(crate) fn rescue(arguments: &RescueArguments) -> Result<()> {
         Names { from, to, top: top.as_bytes().to_vec() }
     };
     let options =
-        CopyOptions { recursive: true, withholds_privileges: !privileged, shows: true, left_out: None };
+        CopyOptions { recursive: true, withholds_privileges: !privileged, shows: true, left_out: Vec::new() };
     let mut copy = Copy::new(options, names(""));
     damage.into_iter().for_each(|line| copy.lose(line));
     let root = Salvaged::new(&fs, Ino::ROOT, FileKind::Directory);

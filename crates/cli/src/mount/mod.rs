@@ -209,11 +209,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         rings::turn_on();
     }
     if arguments.foreground || arguments.background_process {
-        serve::run(&arguments)
-    } else {
-        keys::ask_ahead(&arguments.store)?;
-        daemon::start(&arguments)
+        return serve::run(&arguments);
     }
+    keys::ask_ahead(&arguments.store)?;
+    let hidden = mounts::store_mounted_on(&arguments.dir);
+    daemon::start(&arguments)?;
+    if let Ok(Some(hidden)) = hidden {
+        let dir = arguments.dir.display();
+        complain(&format!("{dir}: {} is mounted there too, and hidden by this mount", hidden.display()));
+    }
+    Ok(())
 }
 
 fn absolute(path: &Path) -> Result<PathBuf> {
@@ -266,6 +271,9 @@ pub(crate) fn unmount(arguments: &UnmountArguments) -> Result<()> {
     let name = arguments.dir.display();
     let dir = mount_point(&arguments.dir)?;
     let Some(store) = mounts::store_mounted_on(&dir)? else {
+        if let Some(dir) = mounts::dir_of(&dir)? {
+            bail!("{name}: a store; to unmount it, name the directory: {}", dir.display());
+        }
         if arguments.dead {
             return Ok(());
         }
@@ -294,6 +302,7 @@ pub(crate) fn unmount(arguments: &UnmountArguments) -> Result<()> {
         }
         unmount_dir(&dir, true).with_context(|| name.to_string())?;
         utab::forget(&dir);
+        complain(&was_not_closed(&arguments.dir));
         return Ok(());
     }
     let was_dead = !has_owner && is_dead(&dir);
@@ -315,13 +324,16 @@ pub(crate) fn unmount(arguments: &UnmountArguments) -> Result<()> {
         // Or it is of an earlier version, and is not asked.
         None => {
             if was_dead {
-                complain(&format!(
-                    "{name}: its process was gone, so the store was not closed: what was not synced is lost"
-                ));
+                complain(&was_not_closed(&arguments.dir));
             }
             Ok(())
         }
     }
+}
+
+fn was_not_closed(dir: &Path) -> String {
+    let name = dir.display();
+    format!("{name}: its process was gone, so the store was not closed: what was not synced is lost")
 }
 
 /// How long closing a store takes before a word about it is due.
@@ -355,11 +367,13 @@ fn mount_point(dir: &Path) -> Result<PathBuf> {
     absolute(dir) // it may be a symbolic link
 }
 
+const IN_USE: &str = "in use by a program (see --lazy)";
+
 fn unmount_dir(dir: &Path, lazy: bool) -> Result<()> {
     let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
     match rustix::mount::unmount(dir, flags) {
         Err(Errno::PERM) => unmount_as_user(dir, lazy),
-        Err(Errno::BUSY) => bail!("in use by a program (see --lazy)"),
+        Err(Errno::BUSY) => bail!("{IN_USE}"),
         result => Ok(result?),
     }
 }
@@ -372,10 +386,12 @@ fn unmount_as_user(dir: &Path, lazy: bool) -> Result<()> {
         .arg(dir)
         .output()
         .context("fusermount3 (package fuse3)")?;
-    if !output.status.success() {
-        bail!("{}", String::from_utf8_lossy(&output.stderr).trim());
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    match complaint.trim() {
+        _ if output.status.success() => Ok(()),
+        busy if busy.ends_with("Device or resource busy") => bail!("{IN_USE}"),
+        other => bail!("{other}"),
     }
-    Ok(())
 }
 
 /// Detaches `dir` if `store` is what is mounted there: by now that may be another one.
