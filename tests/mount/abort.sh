@@ -71,6 +71,7 @@ has_gone() { ls "$mnt" >/dev/null; [ ! -e "/proc/$daemon/task/$thread" ]; }
 await "the thread serves on" has_gone
 wait "$tracer" || true
 mountpoint -q "$mnt" || fail "a failed read has ended the mount"
+grep -q "could not read one, and has ended" "$WORK/log" || fail "a thread that ended is not told of: $(cat "$WORK/log")"
 echo more | tee -a "$WORK/file" >&9 || fail "open files are not served any more"
 exec 9>&-
 umount_store

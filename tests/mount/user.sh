@@ -60,4 +60,33 @@ for name in idle busy; do
 done
 "$LACUNA" umount "$mnt"
 "$LACUNA" check "$store"
+
+# A busy unmount names the way that works.
+mount_as_user
+mkfifo --mode 666 "$WORK/go"
+as_user sh -c "exec 3>'$mnt/busy'; echo >'$WORK/written'; read -r x <'$WORK/go'" >/dev/null 2>&1 &
+read -r <"$WORK/written"
+as_user "$WORK/lacuna" umount "$mnt" 2>"$WORK/error" && fail "unmounted while in use"
+grep -q "in use by a program (see --lazy)" "$WORK/error" || fail "a busy unmount says: $(cat "$WORK/error")"
+as_user "$WORK/lacuna" umount --lazy "$mnt"
+echo >"$WORK/go"
+await "a lazy unmount does not end the process" has_ended
+"$LACUNA" check "$store"
+
+# Nobody serves a mount any more whose threads all failed to read a request; it ends.
+if [ -w /sys/fs/fuse/connections ] && command -v strace >/dev/null; then
+    as_user "$WORK/lacuna" mount --transport fuser --threads 2 "$store" "$mnt"
+    pid=$(daemon_pid)
+    as_user sh -c "for i in 1 2 3 4 5 6 7 8 9; do echo x >'$mnt/x'; done"
+    threads=$(grep -lx 'fuser-[0-9]*' /proc/"$pid"/task/*/comm | cut -d/ -f5)
+    strace -qq -o /dev/null -e trace=read -e inject=read:error=ENOMEM $(printf -- '-p %s ' $threads) &
+    tracer=$!
+    for _ in 1 2 3 4; do
+        as_user timeout -s KILL 5 ls "$mnt" >/dev/null 2>&1 || true
+    done
+    await "a mount that nobody serves does not end" has_ended
+    wait "$tracer" || true
+    is_mounted && fail "a mount that nobody serves is left"
+    "$LACUNA" check "$store"
+fi
 echo "user: passed"

@@ -2,18 +2,23 @@
 //!
 //! A thread that panics ends the mount: fuser would go on with those that are left, until the next one does. A thread that
 //! cannot read a request, as without memory, ends alone: the kernel has answered that request, with an error, and the others
-//! serve on, so that what else programs have written and not synced gets to the store. The last one ends the mount.
+//! serve on, so that what else programs have written and not synced gets to the store. The last one ends the mount; where
+//! fuser unmounts, first the kernel's connection, as an unmount may wait for answers that nobody would give.
 
 use std::{
-    cell::RefCell,
+    cell::{OnceCell, RefCell},
     ffi::OsStr,
-    io,
+    fs::File,
+    io::{self, Write},
     ops::Deref,
-    os::{fd::AsFd, unix::ffi::OsStrExt},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::ffi::OsStrExt,
+    },
     path::Path,
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicBool, Ordering::SeqCst},
+        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
     },
     thread,
     time::{Duration, SystemTime, UNIX_EPOCH},
@@ -37,7 +42,7 @@ use super::{
     BACKGROUND_MAX, COPY_BYTES_MAX, MountOptions, REQUEST_BYTES_MAX, STATFS_BLOCK_BYTES, Session, TTL,
     Transport, Unmounter,
     invalidator::{Cached, Invalidator},
-    kernel_mount::{AbortOnDrop, KernelMount, ending, open_device},
+    kernel_mount::{A_MOMENT, AbortOnDrop, KernelMount, aborts, ending, has_ended, mounted_on, open_device},
     ttl_of_attr,
 };
 use crate::{
@@ -131,6 +136,9 @@ impl Transport for FuserTransport {
             }
         };
         let of_mount = End {
+            device: session.as_fd().try_clone_to_owned()?,
+            threads: AtomicUsize::new(options.threads),
+            aborts: mount.is_none().then(|| aborts(mounted_on(dir).ok()?.1)).flatten(),
             unmount: Mutex::new(end_of(&mut session, mount.as_ref())),
             has_come: AtomicBool::new(false),
         };
@@ -201,8 +209,13 @@ impl Session for FuserSession {
     }
 }
 
-/// Ends a mount when a thread that serves it panics.
+/// Ends a mount when a thread that serves it panics, or the last one could not read a request.
 struct End {
+    device: OwnedFd,
+    /// That serve, or have not served yet.
+    threads: AtomicUsize,
+    /// What ends the connection, where fuser unmounts.
+    aborts: Option<File>,
     unmount: Mutex<Box<dyn FnMut() + Send>>,
     has_come: AtomicBool,
 }
@@ -214,6 +227,27 @@ fn end_of(session: &mut fuser::Session<Adapter>, mount: Option<&AbortOnDrop>) ->
         Some(mount) => Box::new(move || mount.abort()),
         None => Box::new(move || drop(unmounter.unmount())),
     }
+}
+
+/// In each thread that serves a mount, from its first request on.
+struct Thread(Arc<OnceLock<End>>);
+
+impl Drop for Thread {
+    fn drop(&mut self) {
+        let Some(end) = self.0.get() else { return };
+        let are_left = end.threads.fetch_sub(1, SeqCst) > 1;
+        if end.has_come.load(SeqCst) || has_ended(end.device.as_fd(), A_MOMENT).unwrap_or(false) {
+            return;
+        }
+        log::error!("a thread that serves requests could not read one, and has ended");
+        if !are_left && let Some(mut aborts) = end.aborts.as_ref() {
+            let _ = aborts.write_all(b"1");
+        }
+    }
+}
+
+thread_local! {
+    static THREAD: OnceCell<Thread> = const { OnceCell::new() };
 }
 
 /// The service, to a thread that serves a request.
@@ -257,6 +291,10 @@ thread_local! {
 
 impl Adapter {
     fn service(&self) -> Serving<'_> {
+        // Not in the thread that mounts.
+        if self.end.get().is_some() {
+            THREAD.with(|thread| _ = thread.get_or_init(|| Thread(Arc::clone(&self.end))));
+        }
         Serving(self)
     }
 

@@ -27,6 +27,8 @@ const DEVICE: &str = "/dev/fuse";
 /// How long the kernel may take to end a connection, once it has begun to.
 const ENDING: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+/// How long after a read that failed the end of the connection may still be the reason.
+pub(super) const A_MOMENT: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 /// A mount, which does not end with this ([`AbortOnDrop`]): where the device is closed it is dead.
 #[derive(Clone, Debug)]
@@ -36,7 +38,7 @@ pub(super) struct KernelMount {
     id: Option<u64>,
     /// Says whether the kernel still has its connection with us.
     device: Arc<File>,
-    /// Ends the connection, and no later one that has its number. `None` without the file system of these files.
+    /// Ends the connection, and no later one that has its number.
     aborts: Option<Arc<File>>,
 }
 
@@ -58,8 +60,7 @@ impl KernelMount {
         mount(options.source.as_str(), &dir, "fuse.lacuna", flags(options), Some(data.as_c_str()))?;
         match device.try_clone().and_then(|clone| Ok((clone, mounted_on(&dir)?))) {
             Ok((clone, (id, connection))) => {
-                let aborts = format!("/sys/fs/fuse/connections/{connection}/abort");
-                let aborts = File::options().write(true).open(aborts).ok().map(Arc::new);
+                let aborts = aborts(connection).map(Arc::new);
                 Ok((device, KernelMount { dir, id, device: Arc::new(clone), aborts }))
             }
             Err(error) => {
@@ -121,8 +122,13 @@ impl Drop for AbortOnDrop {
     }
 }
 
+/// What ends a connection; none without the file system of these files.
+pub(super) fn aborts(connection: u32) -> Option<File> {
+    File::options().write(true).open(format!("/sys/fs/fuse/connections/{connection}/abort")).ok()
+}
+
 /// Number of the mount on a directory, and of the kernel's connection with who serves it. Whoever that is need not answer.
-fn mounted_on(dir: &Path) -> io::Result<(Option<u64>, u32)> {
+pub(super) fn mounted_on(dir: &Path) -> io::Result<(Option<u64>, u32)> {
     let found = statx(CWD, dir, AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT, StatxFlags::MNT_ID)?;
     let is_told = found.stx_mask & StatxFlags::MNT_ID.bits() != 0;
     Ok((is_told.then_some(found.stx_mnt_id), found.stx_dev_minor))
@@ -139,7 +145,7 @@ pub(super) fn has_ended(device: BorrowedFd<'_>, within: Timespec) -> Result<bool
 /// was handing over when the connection ended fails the read with ECONNABORTED, whatever ended it; and after a read that
 /// failed for a reason of its own, others may have read on. Only a read after the end tells.
 pub(super) fn ending(device: BorrowedFd<'_>, error: Os) -> Result<(), Os> {
-    let within = if error == Os::CONNABORTED { ENDING } else { AT_ONCE };
+    let within = if error == Os::CONNABORTED { ENDING } else { A_MOMENT };
     ending_by(error, || match has_ended(device, within) {
         Ok(true) => rustix::io::read(device, &mut vec![0; READ_BYTES][..]).map(drop),
         _ => Err(error),
