@@ -32,7 +32,7 @@ use crate::{
     map::{Absent, Leaf, Map},
     media::{
         Volume,
-        scan::{Record, SegmentReader, for_each_of_map},
+        scan::{Record, SegmentReader, for_each_readable},
     },
     mutant::{Rule, is_broken},
     paging::LeafReader,
@@ -166,7 +166,7 @@ impl Found {
                 None => first_life(volume, segment),
             };
             let Some(life) = life.filter(|life| written(*life, 0) < end) else { continue };
-            for_each_of_map(volume, life, |record| {
+            for_each_readable(volume, life, |record| {
                 if written(life, record.header.offset) < end {
                     found.note(record, volume.space());
                 }

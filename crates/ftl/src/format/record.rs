@@ -2,6 +2,7 @@
 
 use std::mem::size_of;
 
+use lacuna_crc::{crc32c_append, crc32c_combine};
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
     little_endian::{U16, U32, U64},
@@ -35,6 +36,10 @@ pub(crate) struct RecordHeaderRaw {
 }
 pub(crate) const RECORD_HEADER_BYTES: usize = size_of::<RecordHeaderRaw>();
 const _: () = assert!(RECORD_HEADER_BYTES == 64);
+
+const CRC_AT: usize = std::mem::offset_of!(RecordHeaderRaw, crc);
+/// Where the checksum in a record's header ends.
+pub(crate) const RECORD_CRC_END: usize = CRC_AT + 4;
 
 const FLAG_LAST_PART: u8 = 1;
 const FLAG_PACKED: u8 = 2;
@@ -148,8 +153,8 @@ impl RecordHeader {
         let mut bytes = Vec::with_capacity(RECORD_HEADER_BYTES + body.len());
         bytes.extend_from_slice(raw.as_bytes());
         bytes.extend_from_slice(body);
-        let crc = seal(salt.0, &bytes, 4);
-        bytes[4..8].copy_from_slice(&crc.to_le_bytes());
+        let crc = seal(salt.0, &bytes, CRC_AT);
+        bytes[CRC_AT..RECORD_CRC_END].copy_from_slice(&crc.to_le_bytes());
         bytes
     }
 }
@@ -186,9 +191,22 @@ impl RecordHeaderRaw {
 
     /// Verifies the seal over `bytes`, which are header and body.
     pub(crate) fn verify(&self, salt: Salt, life: Life, bytes: &[u8]) -> Result<RecordHeader, Flaw> {
-        if seal(salt.0, bytes, 4) != self.crc.get() {
-            return Err("record checksum does not match");
+        match seal(salt.0, bytes, CRC_AT) == self.crc.get() {
+            true => self.parse(life),
+            false => Err("record checksum does not match"),
         }
+    }
+
+    /// The checksum that a stream of bytes has up to the end of `sealed` bytes from the start of the header, if they are
+    /// sealed. Up to [`RECORD_CRC_END`] it is `before`.
+    pub(crate) fn crc_at_end(&self, salt: Salt, before: u32, sealed: usize) -> u32 {
+        let start = crc32c_append(crc32c_append(salt.0, &self.as_bytes()[..CRC_AT]), &[0; 4]);
+        // Checksums are linear: what the sealed bytes and the stream have in common cancels out.
+        crc32c_combine(start ^ before, self.crc.get(), (sealed - RECORD_CRC_END) as u64)
+    }
+
+    /// What it says, if that can be. The seal is still to be verified.
+    pub(crate) fn parse(&self, life: Life) -> Result<RecordHeader, Flaw> {
         let kind = RecordKind::from_raw(self.kind).ok_or("unknown kind of record")?;
         if self.space.get() != 0 || self.flags & !FLAG_LAST_PART != kind.flags() {
             return Err("record of an unknown space or with unknown flags");

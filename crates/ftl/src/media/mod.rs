@@ -2,6 +2,7 @@
 
 pub(crate) mod cipher;
 pub(crate) mod creation;
+mod heads;
 pub(crate) mod keys;
 pub(crate) mod overlay;
 pub(crate) mod ring;

@@ -18,16 +18,12 @@
 //! 5. An opening is in a header, durably, before the superblock names its epoch. So a log device without the epoch that
 //!    the superblock names is an older copy.
 
-use std::{
-    cmp::Reverse,
-    collections::{BTreeMap, BinaryHeap},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, sync::Arc};
 
-use lacuna_crc::crc32c_append;
 use lacuna_device::{self as device, AlignedBuf, Filled, LogDevice};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
+use super::heads::Heads;
 use crate::{
     Error, Result, Seq,
     addr::SegNo,
@@ -447,7 +443,7 @@ impl Ring {
         const WINDOW_BYTES: u64 = 1 << 20;
         const UNREADABLE_BYTES: usize = 16 << 10;
         let mut window = Vec::new();
-        let mut heads = Heads::default();
+        let mut heads = Heads::from(0);
         for start in (0..layout.bytes).step_by(WINDOW_BYTES as usize) {
             window.resize(WINDOW_BYTES.min(layout.bytes - start) as usize, 0);
             if self.device.read_at(RING_START + start, &mut window).is_err() {
@@ -466,13 +462,14 @@ impl Ring {
                     continue;
                 }
                 let sealed_from = at + FRAME_CRC_END;
-                if let Some(found) = heads.pass(&window[passed..sealed_from]) {
+                if let Some(found) = heads.pass(&window[passed..sealed_from]).next() {
                     return Some(found);
                 }
                 passed = sealed_from;
-                heads.meet(self.salt, start + at as u64, &raw);
+                let head = start + at as u64;
+                heads.meet(head + raw.sealed_len(), raw.crc_at_end(self.salt, heads.crc()), head);
             }
-            if let Some(found) = heads.pass(&window[passed..]) {
+            if let Some(found) = heads.pass(&window[passed..]).next() {
                 return Some(found);
             }
         }
@@ -492,44 +489,6 @@ impl Ring {
         let mut sealed = vec![0; len];
         self.device.read_at(RING_START + at, &mut sealed)?;
         Ok(Some(sealed))
-    }
-}
-
-/// What looks like heads of frames in bytes that are passed over once, in order.
-#[derive(Default)]
-struct Heads {
-    /// Bytes that were passed over, and their checksum.
-    passed: u64,
-    crc: u32,
-    /// Of those whose frame would end further on: where, the checksum of all bytes up to there if it is a frame, and
-    /// where it begins; the first end is on top.
-    open: BinaryHeap<Reverse<(u64, u32, u64)>>,
-}
-
-impl Heads {
-    /// A head at `at`, which was passed over up to the end of its checksum.
-    fn meet(&mut self, salt: u32, at: u64, raw: &FrameRaw) {
-        self.open.push(Reverse((at + raw.sealed_len(), raw.crc_at_end(salt, self.crc), at)));
-    }
-
-    /// Passes over `bytes`. Returns where a frame begins that ends in there and is sealed.
-    fn pass(&mut self, bytes: &[u8]) -> Option<u64> {
-        let (start, last) = (self.passed, self.passed + bytes.len() as u64);
-        let mut pass_to = |end: u64| {
-            self.crc =
-                crc32c_append(self.crc, &bytes[(self.passed - start) as usize..(end - start) as usize]);
-            self.passed = end;
-            self.crc
-        };
-        while let Some(Reverse((end, crc, at))) = self.open.peek().copied().filter(|first| first.0.0 <= last)
-        {
-            self.open.pop();
-            if pass_to(end) == crc {
-                return Some(at);
-            }
-        }
-        pass_to(last);
-        None
     }
 }
 

@@ -9,17 +9,19 @@
 //! passed over: nothing there is replayed, and to lose anything durable that way the device would have to have lost two
 //! blocks.
 
+use std::ops::{ControlFlow, Range};
+
 use lacuna_device::AlignedBuf;
 use zerocopy::FromBytes;
 
 use crate::{
-    Result, SECTOR,
+    Result, SECTOR, Seq,
     addr::{GRAIN, SegNo},
     format::{
-        BLOCK_BYTES_MAX, Entry, Flaw, Life, Marks, RECORD_HEADER_BYTES, RECORDS_START, RecordHeader,
-        RecordHeaderRaw,
+        BLOCK_BYTES_MAX, Entry, Flaw, Life, Marks, RECORD_CRC_END, RECORD_HEADER_BYTES, RECORDS_START,
+        RecordHeader, RecordHeaderRaw,
     },
-    media::Volume,
+    media::{Volume, heads::Heads},
     space::Space,
 };
 
@@ -79,22 +81,19 @@ impl<'a> SegmentReader<'a> {
         Ok(())
     }
 
-    /// The first grain from `offset`, itself on a grain, to `limit`, that begins like a record. Passes over what
-    /// cannot be read.
-    fn find_magic(&mut self, mut offset: usize, limit: usize) -> Option<usize> {
+    /// Appends the `len` bytes at `offset`, which begins a block, to `to`; zeros for blocks that cannot be read.
+    fn append_readable(&mut self, offset: usize, len: usize, to: &mut Vec<u8>) {
+        if let Ok(bytes) = self.bytes(offset, len) {
+            to.extend_from_slice(bytes);
+            return;
+        }
         let block = self.space.block_bytes;
-        let mut step = self.ahead_bytes.max(block);
-        while offset < limit {
-            let end = (offset + 1).next_multiple_of(step).min(self.space.segment_bytes);
-            let grains = self.bytes(offset, end - offset).map(|bytes| bytes.chunks_exact(GRAIN));
-            match grains.map(|mut grains| grains.position(RecordHeaderRaw::begins)) {
-                Ok(Some(index)) => return Some(offset + index * GRAIN),
-                Ok(None) => (offset, step) = (end, (step * 2).min(WINDOW_BYTES)),
-                Err(_) if step > block => step /= 2,
-                Err(_) => offset = end,
+        for start in (offset..offset + len).step_by(block) {
+            match self.bytes(start, block.min(offset + len - start)) {
+                Ok(bytes) => to.extend_from_slice(bytes),
+                Err(_) => to.resize(to.len() + block.min(offset + len - start), 0),
             }
         }
-        None
     }
 
     /// The record of `life` at `offset`, if there is one.
@@ -114,17 +113,106 @@ impl<'a> SegmentReader<'a> {
     }
 }
 
-/// Passes `take` every record of `life`, a segment of the map, that can be read, past all that cannot. They start on
-/// blocks, so what begins like one elsewhere costs nothing.
-pub(crate) fn for_each_of_map(volume: &Volume, life: Life, mut take: impl FnMut(Record)) {
-    let mut reader = SegmentReader::new(volume, life.segment);
-    let mut at = RECORDS_START;
-    while let Some(offset) = reader.find_magic(at, reader.space.segment_bytes) {
-        let is_on_block = offset.is_multiple_of(SECTOR);
-        let record = is_on_block.then(|| reader.record(offset, life).ok().flatten()).flatten();
-        let end = record.as_ref().map_or(offset + 1, |record| offset + record.header.total_bytes as usize);
-        record.into_iter().for_each(&mut take);
-        at = end.next_multiple_of(SECTOR);
+/// What is known of a record without its body.
+#[derive(Clone, Copy)]
+pub(crate) struct Sealed {
+    pub(crate) offset: usize,
+    pub(crate) marks: Marks,
+}
+
+/// Passes `found` what lies in `segment` as a record of a life that `is_wanted` does and begins in `range`, past all that
+/// cannot be read, until it breaks. Records start on any grain, and may lie in one another. One pass, whatever is there.
+pub(crate) fn sealed_records(
+    volume: &Volume,
+    segment: SegNo,
+    range: Range<usize>,
+    is_wanted: impl Fn(&Life) -> bool,
+    mut found: impl FnMut(Sealed) -> ControlFlow<()>,
+) {
+    let (space, salt) = (volume.space(), volume.salt());
+    let mut reader = SegmentReader::new(volume, segment);
+    let mut start = range.start / space.block_bytes * space.block_bytes;
+    let (mut at, mut window, mut heads) = (start, Vec::new(), Heads::from(start as u64));
+    while at < space.segment_bytes && (at < range.end || heads.is_any_open()) {
+        let len = WINDOW_BYTES.min(space.segment_bytes - at);
+        reader.append_readable(at, len, &mut window);
+        at += len;
+        // The last bytes may begin a header that ends in the next window.
+        let (mut passed, whole) =
+            (0, if at < space.segment_bytes { window.len() - RECORD_HEADER_BYTES } else { window.len() });
+        let ends = range.end.saturating_sub(start).min(whole);
+        for head in (range.start.saturating_sub(start).next_multiple_of(GRAIN)..ends).step_by(GRAIN) {
+            if !RecordHeaderRaw::begins(&window[head..]) {
+                continue;
+            }
+            let Ok((raw, _)) = RecordHeaderRaw::read_from_prefix(&window[head..]) else { continue };
+            let Some(life) = raw.claimed_life().filter(|life| life.segment == segment && is_wanted(life))
+            else {
+                continue;
+            };
+            let Some(sealed) = raw.sealed_bytes(life, start + head, space.segment_bytes) else { continue };
+            let Ok(header) = raw.parse(life) else { continue };
+            let crc_end = head + RECORD_CRC_END;
+            if heads
+                .pass(&window[passed..crc_end])
+                .try_for_each(|known: Known| found(known.into()))
+                .is_break()
+            {
+                return;
+            }
+            passed = crc_end;
+            let marks = header.durable();
+            let known = Known { offset: start + head, batches: marks.batches.0, moves: marks.moves.0 };
+            let offset = (start + head) as u64;
+            heads.meet(offset + sealed as u64, raw.crc_at_end(salt, heads.crc(), sealed), known);
+        }
+        let whole = whole.max(passed);
+        if heads.pass(&window[passed..whole]).try_for_each(|known| found(known.into())).is_break() {
+            return;
+        }
+        window.drain(..whole);
+        start += whole;
+    }
+}
+
+/// A head, by where it is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Known {
+    offset: usize,
+    batches: u64,
+    moves: u64,
+}
+
+impl From<Known> for Sealed {
+    fn from(known: Known) -> Sealed {
+        let marks = Marks { batches: Seq(known.batches), moves: Seq(known.moves) };
+        Sealed { offset: known.offset, marks }
+    }
+}
+
+/// Passes `take` every record of `life` that can be read, past all that cannot, but for those within another one.
+pub(crate) fn for_each_readable(volume: &Volume, life: Life, mut take: impl FnMut(Record)) {
+    let mut places = Vec::new();
+    let range = RECORDS_START..volume.space().segment_bytes;
+    sealed_records(
+        volume,
+        life.segment,
+        range,
+        |found| *found == life,
+        |sealed| {
+            places.push(sealed.offset);
+            ControlFlow::Continue(())
+        },
+    );
+    places.sort_unstable();
+    let (mut reader, mut end) = (SegmentReader::new(volume, life.segment), 0);
+    for offset in places {
+        if offset >= end
+            && let Ok(Some(record)) = reader.record(offset, life)
+        {
+            end = offset + record.header.total_bytes as usize;
+            take(record);
+        }
     }
 }
 
@@ -170,17 +258,22 @@ impl<'a> Scan<'a> {
 
     /// The newest flush marks of any record behind the end of the scan, up to `bytes_max` behind it. After a power cut
     /// there may be records there that were written out of order; after damage to a record the rest of the segment is
-    /// there. The marks distinguish the two. Records start on any grain.
-    pub(crate) fn marks_beyond(&mut self, bytes_max: usize) -> Result<Marks> {
-        let (mut marks, mut at) = (Marks::default(), self.next.next_multiple_of(GRAIN));
-        let end = self.reader.space.segment_bytes.min(self.next + bytes_max);
-        while let Some(offset) = self.reader.find_magic(at, end) {
-            if let Some(record) = self.reader.record(offset, self.life)? {
-                marks = marks.max(record.header.durable());
-            }
-            at = offset + GRAIN;
-        }
-        Ok(marks)
+    /// there. The marks distinguish the two.
+    pub(crate) fn marks_beyond(&self, bytes_max: usize) -> Marks {
+        let (mut marks, life) = (Marks::default(), self.life);
+        let space = self.reader.space;
+        let range = self.next..space.segment_bytes.min(self.next + bytes_max);
+        sealed_records(
+            self.reader.volume,
+            life.segment,
+            range,
+            |found| *found == life,
+            |sealed| {
+                marks = marks.max(sealed.marks);
+                ControlFlow::Continue(())
+            },
+        );
+        marks
     }
 
     /// Byte on the device at which the scan goes on, or ended.

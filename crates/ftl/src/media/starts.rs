@@ -1,13 +1,15 @@
 //! The first bytes of segments: headers, and the lives that records claim.
 
+use std::ops::ControlFlow;
+
 use lacuna_device::{self as device, AlignedBuf};
 use zerocopy::FromBytes;
 
 use crate::{
     Result,
-    addr::{GRAIN, SegNo},
+    addr::SegNo,
     format::{Life, RECORD_HEADER_BYTES, RECORDS_START, RecordHeaderRaw, SegmentHeader, SegmentHeaderRaw},
-    media::{Volume, scan::SegmentReader},
+    media::{Volume, scan::sealed_records},
 };
 
 /// Starts of segments that are read at the same time.
@@ -86,10 +88,10 @@ pub(crate) fn may_hold_records(volume: &Volume, segment: SegNo, is_wanted: impl 
     if volume.device().read_at(volume.offset(segment, space.block_bytes), &mut rest).is_err() {
         return true;
     }
-    let mut reader = SegmentReader::new(volume, segment);
-    (0..rest.len() - RECORD_HEADER_BYTES).step_by(GRAIN).any(|at| {
-        let (raw, _) = RecordHeaderRaw::read_from_prefix(&rest[at..]).expect("that much is left");
-        let life = raw.claimed_life().filter(|life| life.segment == segment && is_wanted(life));
-        life.is_some_and(|life| !matches!(reader.record(space.block_bytes + at, life), Ok(None)))
-    })
+    let mut holds = false;
+    sealed_records(volume, segment, space.block_bytes..space.segment_bytes, is_wanted, |_| {
+        holds = true;
+        ControlFlow::Break(())
+    });
+    holds
 }

@@ -187,8 +187,7 @@ impl Replay<'_> {
     ) -> Result<Marks> {
         let (mut marks, segment_bytes) = (Marks::default(), self.volume.space().segment_bytes);
         for life in self.headless(root, headers)? {
-            let claimed = Scan::new(self.volume, life, RECORDS_START).marks_beyond(segment_bytes);
-            marks = marks.max(self.losses.pass(claimed, Marks::default())?);
+            marks = marks.max(Scan::new(self.volume, life, RECORDS_START).marks_beyond(segment_bytes));
         }
         Ok(marks)
     }
@@ -264,8 +263,7 @@ impl Replay<'_> {
             found.note(FoundRecord { record, at }, root);
         }
         found.end = found.end.max(scan.device_offset());
-        let beyond = scan.marks_beyond(self.volume.space().segment_bytes);
-        found.durable = found.durable.max(self.losses.pass(beyond, Marks::default())?);
+        found.durable = found.durable.max(scan.marks_beyond(self.volume.space().segment_bytes));
         Ok(())
     }
 

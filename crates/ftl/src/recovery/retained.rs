@@ -88,8 +88,7 @@ impl RetainedSummaries {
             }
         }
         // A damaged one hides those behind it: the marks of the next one make recovery detect that.
-        let beyond = scan.marks_beyond(2 * MAP_RECORD_BYTES)?;
-        self.durable = self.durable.max(beyond);
+        self.durable = self.durable.max(scan.marks_beyond(2 * MAP_RECORD_BYTES));
         Ok(())
     }
 
