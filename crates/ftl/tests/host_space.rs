@@ -73,6 +73,36 @@ fn a_store_closes_although_its_host_stays_full() {
     assert!(ftl.check(CheckDepth::Payload).expect("checks").is_clean());
 }
 
+/// Else its superblock would name an end that it does not have, and nothing could be written any more.
+#[test]
+fn a_store_that_cannot_grow_for_want_of_space_is_as_it_was() {
+    const BYTES: u64 = 64 << 20;
+    for waits in [false, true] {
+        let (host, device, ftl) = store();
+        ftl.close().expect("closes");
+        drop(ftl);
+        let device: Arc<dyn BlockDevice> = if waits { device } else { host.clone() };
+        let ftl = Ftl::open(Arc::clone(&device), Options::default()).expect("opens");
+        host.set_full_from(BYTES);
+        for _ in 0..2 {
+            let refused = ftl.grow(Some(2 * BYTES));
+            assert!(matches!(refused, Err(Error::Device(DeviceError::Full { .. }))), "{refused:?}");
+        }
+        assert_eq!((ftl.failure(), ftl.stats().capacity_bytes), (None, BYTES));
+        write(&ftl, 8, 2).expect("goes on");
+        ftl.close().expect("closes");
+        drop(ftl);
+        let ftl = Ftl::open(Arc::clone(&device), Options::default()).expect("opens");
+        for (at, byte) in [(7, 1), (8, 2)] {
+            holds(&ftl, at, byte);
+        }
+        assert!(ftl.check(CheckDepth::Payload).expect("checks").is_clean());
+        host.set_full(false);
+        assert_eq!(ftl.grow(None).expect("has space"), 2 * BYTES, "the file is that long already");
+        assert!(ftl.check(CheckDepth::Payload).expect("checks").is_clean());
+    }
+}
+
 #[test]
 fn a_host_without_space_stops_nothing() {
     let (host, device, ftl) = store();

@@ -1,6 +1,6 @@
 use std::sync::{
     Arc,
-    atomic::{AtomicBool, AtomicUsize, Ordering},
+    atomic::{AtomicU64, AtomicUsize, Ordering},
 };
 
 use lacuna_device::{BlockDevice, DeviceStats, Error, Geometry, MemDevice, Result};
@@ -9,21 +9,27 @@ use lacuna_device::{BlockDevice, DeviceStats, Error, Geometry, MemDevice, Result
 /// with [`Error::Full`].
 pub struct FullHost {
     below: MemDevice,
-    is_full: AtomicBool,
+    /// From this byte on there is no space.
+    full_from: AtomicU64,
     writes: AtomicUsize,
 }
 
 impl FullHost {
     /// One that has space as yet.
     pub fn new(capacity_bytes: u64) -> Arc<FullHost> {
-        let (below, is_full, writes) =
-            (MemDevice::new(capacity_bytes), AtomicBool::new(false), AtomicUsize::new(0));
-        Arc::new(FullHost { below, is_full, writes })
+        let (below, full_from, writes) =
+            (MemDevice::new(capacity_bytes), AtomicU64::new(u64::MAX), AtomicUsize::new(0));
+        Arc::new(FullHost { below, full_from, writes })
     }
 
     /// Takes its space, or gives it back.
     pub fn set_full(&self, is_full: bool) {
-        self.is_full.store(is_full, Ordering::SeqCst);
+        self.set_full_from(if is_full { 0 } else { u64::MAX });
+    }
+
+    /// Takes the space from byte `at` on: what lies before it has its space already.
+    pub fn set_full_from(&self, at: u64) {
+        self.full_from.store(at, Ordering::SeqCst);
     }
 
     /// How many writes were tried.
@@ -35,6 +41,10 @@ impl FullHost {
 impl BlockDevice for FullHost {
     fn geometry(&self) -> Geometry {
         self.below.geometry()
+    }
+
+    fn grow(&self, capacity_bytes: u64) -> Result<Geometry> {
+        self.below.grow(capacity_bytes)
     }
 
     fn name(&self) -> &str {
@@ -51,7 +61,7 @@ impl BlockDevice for FullHost {
 
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
         self.writes.fetch_add(1, Ordering::SeqCst);
-        if self.is_full.load(Ordering::SeqCst) {
+        if offset + data.len() as u64 > self.full_from.load(Ordering::SeqCst) {
             self.below.write_at(offset, &data[..512])?;
             return Err(Error::Full { what: "host".into() });
         }

@@ -40,7 +40,7 @@ pub(crate) const BLOCK_BYTES_MAX: u32 = 16 << 10;
 /// The last bytes of a store, in which no segment lies: those of a whole segment, or so many.
 const END_BYTES_MAX: u64 = 1 << 20;
 /// The copy behind the last segment lies at the start of the last whole unit of so many bytes.
-const END_UNIT: u64 = SEGMENT_BYTES_MIN as u64;
+pub(crate) const END_UNIT: u64 = SEGMENT_BYTES_MIN as u64;
 /// Blocks of a store, at least, so that it opens on all disks.
 pub(crate) const BLOCK_BYTES_DEFAULT: u32 = 4096;
 const _: () = assert!(BLOCK_BYTES_MAX as u64 <= END_UNIT);

@@ -15,6 +15,8 @@
 //! 5. *The copies of superblock and keys behind the old end are gone* before the new size counts: no later owner of these bytes,
 //!    and no smaller device, can make it a superblock again. Until then a power cut leaves a store that lacks this copy,
 //!    which opening restores (`media::superblock::settle`).
+//! 6. *A host without space for the new end is met before anything changes*: a superblock that names an end which cannot
+//!    be written would keep the store from being opened for writing. Only the file is longer then, by a hole.
 
 use lacuna_device::AlignedBuf;
 
@@ -49,6 +51,7 @@ impl Maintenance {
             return self.refuse(format!("it has {found} bytes, and cannot be made {wanted}"));
         }
         let next = Superblock { capacity_bytes: wanted, sequence: now.sequence + 1, ..now.clone() };
+        superblock::reserve_end_copy(device, &next)?; // invariant 6
         self.wipe(&now, before, after)?;
         self.checkpointer.put_superblock(next.clone())?;
         {

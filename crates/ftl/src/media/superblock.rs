@@ -18,7 +18,8 @@ use zerocopy::{FromBytes, IntoBytes};
 use crate::{
     Error, Result, SECTOR,
     format::{
-        Flaw, KEYS_OFFSET, SUPERBLOCK_SLOTS, SlotContent, Superblock, SuperblockRaw, VERSION, copy_places,
+        END_UNIT, Flaw, KEYS_OFFSET, SUPERBLOCK_SLOTS, SlotContent, Superblock, SuperblockRaw, VERSION,
+        copy_places,
     },
     space::Space,
 };
@@ -194,6 +195,18 @@ pub(crate) fn write(device: &dyn BlockDevice, superblock: &Superblock) -> lacuna
 pub(crate) fn wipe_end_copy(device: &dyn BlockDevice, superblock: &Superblock) -> lacuna_device::Result<()> {
     let Some(at) = superblock.copies().last() else { return Ok(()) };
     device.write_at(at, &AlignedBuf::zeroed(slot_bytes(device)))
+}
+
+/// Makes zeros of the place behind the end of the store of `superblock`, which is to have a copy and keys there.
+///
+/// # Errors
+/// When the device has no space for it, which is not waited for.
+pub(crate) fn reserve_end_copy(
+    device: &dyn BlockDevice,
+    superblock: &Superblock,
+) -> lacuna_device::Result<()> {
+    let Some(at) = superblock.copies().last() else { return Ok(()) };
+    device.write_if_space(at, &AlignedBuf::zeroed(END_UNIT as usize))
 }
 
 /// Wherever `superblock` lies.

@@ -400,7 +400,8 @@ impl Ftl {
     ///
     /// # Errors
     /// [`Error::Geometry`] when that is less than the store has, more than the device can have, more by too little, or
-    /// by more segments than a store may have. The store is as it was.
+    /// by more segments than a store may have; [`lacuna_device::Error::Full`] when the file system of a store file has no
+    /// space for its new end. The store is as it was, and its file longer at most.
     pub fn grow(&self, capacity_bytes: Option<u64>) -> Result<u64> {
         self.must_not_be_forked()?;
         self.store.maintenance.grow(capacity_bytes)
