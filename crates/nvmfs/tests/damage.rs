@@ -209,6 +209,22 @@ fn what_is_there_is_left_where_the_superblock_is_another_sector_or_none() {
     }
 }
 
+/// Nothing says where it has the rest, so copying what this program knows of it would leave things out, or make them up.
+#[test]
+fn a_superblock_of_a_newer_sector_is_not_taken_for_damage() {
+    const VERSION_AT: usize = 5;
+    let (_, raw) = sim(1);
+    let vfs = Nvmfs::open(Arc::clone(&raw), Options::default()).unwrap();
+    patch(&vfs, Lba(0), VERSION_AT, &[2]);
+    vfs.close().unwrap();
+    drop(vfs);
+    let opened = Nvmfs::open(Arc::clone(&raw), Options::default()).err().unwrap();
+    let salvaged = Nvmfs::salvage(raw, Options::default()).err().unwrap();
+    for error in [opened, salvaged] {
+        assert!(matches!(error, Error::Version { found: 2, supported: 1, .. }), "{error}");
+    }
+}
+
 /// Else its owner would have it copied as a directory, with others' files in it.
 #[test]
 fn a_file_that_begins_as_a_directory_does_is_a_file() {

@@ -51,7 +51,10 @@ pub(crate) const FEATURE_COMPRESSION: u64 = 1;
 pub(crate) const KNOWN_FEATURES: u64 = FEATURE_COMPRESSION;
 
 const MAGIC: [u8; 4] = *b"LNfs";
-const SECTOR_VERSION: u8 = 1;
+/// Version of a sector of the file system's own.
+pub(crate) const SECTOR_VERSION: u8 = 1;
+/// Why a sector of a newer version is refused.
+pub(crate) const NEWER_SECTOR: &str = "newer version of a sector";
 
 /// The bytes of one sector.
 pub(crate) type SectorBytes = [u8; SECTOR];
@@ -151,6 +154,11 @@ pub(crate) fn seal<B: Body>(body: &B, lba: Lba) -> SectorBytes {
     bytes
 }
 
+/// The version that a sector names.
+pub(crate) fn sector_version(bytes: &SectorBytes) -> u32 {
+    bytes[std::mem::offset_of!(Header, version)].into()
+}
+
 /// The content of the sector read from `lba`, or why it cannot be what was written there.
 pub(crate) fn verify<B: Body>(bytes: &SectorBytes, lba: Lba) -> Result<B, &'static str> {
     let (header_bytes, body_bytes) = bytes.split_at(size_of::<Header>());
@@ -163,6 +171,9 @@ pub(crate) fn verify<B: Body>(bytes: &SectorBytes, lba: Lba) -> Result<B, &'stat
     }
     if header.kind != B::KIND {
         return Err("wrong kind of sector");
+    }
+    if header.version > SECTOR_VERSION {
+        return Err(NEWER_SECTOR);
     }
     if header.version != SECTOR_VERSION {
         return Err("unknown version of a sector");

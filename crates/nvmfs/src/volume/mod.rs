@@ -20,8 +20,8 @@ pub(crate) use self::{mkfs::format, xattr::StoredXattrs};
 use crate::{
     error::{Error, Result},
     format::{
-        self, Bucket, FEATURE_COMPRESSION, FORMAT_VERSION, Ino, Inode, KNOWN_FEATURES, LimitsSector, Orphan,
-        SectorBytes, Slot, Superblock, siphash24,
+        self, Bucket, FEATURE_COMPRESSION, FORMAT_VERSION, Ino, Inode, KNOWN_FEATURES, LimitsSector,
+        NEWER_SECTOR, Orphan, SECTOR_VERSION, SectorBytes, Slot, Superblock, siphash24,
     },
     mutant::{Rule, is_broken},
 };
@@ -183,11 +183,14 @@ fn read_superblock(ftl: &Ftl, store: &str) -> Result<Superblock> {
     }
     let mut bytes = [0; SECTOR];
     ftl.read(lba, &mut bytes)?;
-    let superblock = format::verify::<Superblock>(&bytes, lba)
-        .map_err(|reason| Error::NotAFileSystem { store: store.to_owned(), reason })?;
+    let newer = |found, supported| Error::Version { store: store.to_owned(), found, supported };
+    let superblock = format::verify::<Superblock>(&bytes, lba).map_err(|reason| match reason {
+        NEWER_SECTOR => newer(format::sector_version(&bytes), SECTOR_VERSION.into()),
+        reason => Error::NotAFileSystem { store: store.to_owned(), reason },
+    })?;
     let found = superblock.format_version.get();
     if found != FORMAT_VERSION {
-        return Err(Error::Version { store: store.to_owned(), found, supported: FORMAT_VERSION });
+        return Err(newer(found, FORMAT_VERSION));
     }
     let flags = superblock.features.get() & !KNOWN_FEATURES;
     if flags != 0 {
