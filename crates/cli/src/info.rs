@@ -248,8 +248,11 @@ fn text(info: &Value, images: &Images) -> String {
     }
     let tables = info["tables"].as_array().map(Vec::as_slice).unwrap_or_default();
     if tables.is_empty() {
-        // Most mounted stores hold files of other programs.
-        text += if info.get("mount").is_some() { "" } else { "  no tables\n" };
+        text += match (info.get("mount"), number("capacity_bytes")) {
+            (Some(_), _) => "", // most mounted stores hold files of other programs
+            (None, Some(_)) => "  no tables\n",
+            (None, None) => "  a directory: no store is mounted there, and it holds no tables\n",
+        };
         return text;
     }
     text += &recovery_text(&info["recovery"]);

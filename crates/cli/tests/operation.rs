@@ -134,6 +134,8 @@ fn a_store_file_grows() {
 
     fs::create_dir(scratch.path("bare")).expect("made");
     refused(&run(&scratch, "grow bare 64M"), &["bare", "directory"]);
+    let bare = succeed(&scratch, "info bare");
+    assert!(bare.contains("no store is mounted there, and it holds no tables"), "{bare}");
     refused(&run(&scratch, "grow nowhere 64M"), &["nowhere"]);
     fs::OpenOptions::new()
         .write(true)
