@@ -6,7 +6,7 @@ use std::{
     path::Path,
 };
 
-use crate::support::{Scratch, succeed};
+use crate::support::{Scratch, run, succeed};
 use rustix::fs::{XattrFlags, getxattr, setxattr};
 
 fn inode(path: &Path) -> u64 {
@@ -50,4 +50,33 @@ fn hard_links_and_attributes_survive_the_way_through_two_stores() {
     for store in ["one", "two"] {
         succeed(&scratch, &format!("check {store}"));
     }
+}
+
+/// As a second copy does, after a signal has ended the first.
+#[test]
+fn a_copy_over_itself_meets_its_own_links() {
+    let scratch = Scratch::new();
+    fs::create_dir_all(scratch.path("tree/sub")).unwrap();
+    fs::write(scratch.path("tree/a"), "once").unwrap();
+    symlink("a", scratch.path("tree/link")).unwrap();
+    fs::hard_link(scratch.path("tree/link"), scratch.path("tree/sub/link")).unwrap();
+    succeed(&scratch, "format one --size 64M");
+    succeed(&scratch, "format two --size 64M");
+    fs::create_dir(scratch.path("back")).unwrap();
+    let copies = ["put -r tree one:/", "cp -r one:/tree two:/", "get -r two:/tree back"];
+    for arguments in copies.iter().chain(&copies) {
+        succeed(&scratch, arguments);
+    }
+    let back = scratch.path("back/tree");
+    assert_eq!(inode(&back.join("link")), inode(&back.join("sub/link")));
+    assert_eq!(fs::read_link(back.join("link")).unwrap(), Path::new("a"));
+    // One that leads elsewhere is not replaced.
+    fs::remove_file(scratch.path("tree/link")).unwrap();
+    symlink("b", scratch.path("tree/link")).unwrap();
+    for arguments in ["put -r tree one:/", "cp -r tree back"] {
+        let output = run(&scratch, arguments);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(1) && stderr.contains("tree/link: exists already"), "{stderr}");
+    }
+    assert_eq!(fs::read_link(back.join("link")).unwrap(), Path::new("a"));
 }

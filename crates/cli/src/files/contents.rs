@@ -89,7 +89,8 @@ pub(super) trait Writer: Made {
 pub(super) const NOT_WHOLE: &str = "left as it was: the copy is not whole";
 
 /// A directory that copies go to. With `is_new` nothing in it may have the name; otherwise a file is replaced by a
-/// file, and a directory is taken for the new one. Links are neither followed nor replaced.
+/// file, and a directory is taken for the new one. Links are neither followed nor replaced: one with
+/// the same target is taken for the new one.
 pub(super) trait Directory: Made {
     /// The identity of what has this name.
     fn find(&self, name: &[u8]) -> Result<Option<Identity>>;

@@ -44,9 +44,10 @@ impl Inside {
 
     /// Gives `ino` a name, which a file loses at the same moment.
     fn link_over(&self, ino: Ino, name: &[u8]) -> Result<()> {
-        if self.replaced(name)? == Some(ino) {
+        if self.find(name)? == Some(self.identity_of(ino)) {
             return Ok(());
         }
+        self.replaced(name)?;
         self.posix.link_over(ino, self.ino, name)?;
         Ok(())
     }
@@ -254,8 +255,14 @@ impl Directory for Inside {
     }
 
     fn make_link(&self, name: &[u8], target: &[u8]) -> Result<Box<dyn Made>> {
-        let ino = self.posix.symlink(self.ino, name, target, Caller::default())?.ino;
-        Ok(Box::new(self.of(ino)))
+        let made = self.posix.symlink(self.ino, name, target, Caller::default());
+        if let Err(Error::Refused(Refusal::Exists)) = made
+            && let Ok(found) = self.existing(name, FileKind::Symlink)
+            && self.posix.readlink(found)? == target
+        {
+            return Ok(Box::new(self.of(found)));
+        }
+        Ok(Box::new(self.of(made?.ino)))
     }
 
     fn link(&self, name: &[u8], first: &First, is_new: bool) -> Result<()> {

@@ -410,16 +410,19 @@ impl Directory for LocalDirectory {
     }
 
     fn make_link(&self, name: &[u8], target: &[u8]) -> Result<Box<dyn Made>> {
-        match symlinkat(target, &self.directory, check_name(name)?) {
-            Err(Errno::EXIST) => bail!("exists already"),
-            made => made?,
-        }
+        let is_found = match symlinkat(target, &self.directory, check_name(name)?) {
+            Err(Errno::EXIST) => true,
+            made => made.map(|()| false)?,
+        };
         let link = openat(&self.directory, name, OFlags::PATH | SAFE, Mode::empty())?;
         let stat = fstat(&link)?;
-        if kind(&stat) != FileKind::Symlink {
-            bail!("replaced while it was copied");
+        match kind(&stat) {
+            FileKind::Symlink if !is_found => {}
+            FileKind::Symlink if readlinkat(&link, "", Vec::new())?.as_bytes() == target => {}
+            _ if is_found => bail!("exists already"),
+            _ => bail!("replaced while it was copied"),
         }
-        Ok(Box::new(LocalLink { identity: identity(&stat), link }))
+        Ok(Box::new(LocalLink { identity: identity(&stat), link, is_found }))
     }
 
     fn link(&self, name: &[u8], first: &First, is_new: bool) -> Result<()> {
@@ -436,9 +439,10 @@ impl Directory for LocalDirectory {
         match linkat(directory, last, &self.directory, check_name(name)?, AtFlags::empty()) {
             Err(Errno::EXIST) if is_new => bail!("exists already"),
             Err(Errno::EXIST) => {
-                if self.replaced(name)? == Some(first.identity) {
+                if self.find(name)? == Some(first.identity) {
                     return Ok(());
                 }
+                self.replaced(name)?;
                 let temporary = Temporary::new(&self.directory)?;
                 linkat(directory, last, &self.directory, temporary.name(), AtFlags::empty())?;
                 if self.find(temporary.name())? != Some(first.identity) {
@@ -506,6 +510,8 @@ impl Writer for LocalFile {
 struct LocalLink {
     link: OwnedFd,
     identity: Identity,
+    /// It was there, as an earlier copy left it, or somebody else, and stays as it is.
+    is_found: bool,
 }
 
 impl Made for LocalLink {
@@ -515,6 +521,9 @@ impl Made for LocalLink {
 
     fn keep(&self, kept: &Kept, xattrs: &Xattrs) -> Vec<String> {
         let mut left_out = LeftOut::default();
+        if self.is_found {
+            return left_out.0;
+        }
         let (uid, gid) = owner(kept);
         if geteuid().is_root() {
             left_out.note("its owner", chownat(&self.link, "", Some(uid), Some(gid), AtFlags::EMPTY_PATH));
@@ -659,7 +668,7 @@ mod tests {
             let owner = (Some(Uid::from_raw(user)), Some(Gid::from_raw(own)));
             chownat(&link, "", owner.0, owner.1, AtFlags::EMPTY_PATH).unwrap();
             let identity = identity(&fstat(&link).unwrap());
-            let made = LocalLink { link, identity };
+            let made = LocalLink { link, identity, is_found: false };
             let kept = LocalSource::open(&path).unwrap().kept().unwrap();
             as_user(&|| made.keep(&Kept { gid, ..kept }, &Xattrs::new()));
             fstat(&made.link).unwrap().st_gid
