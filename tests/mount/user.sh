@@ -73,6 +73,15 @@ echo >"$WORK/go"
 await "a lazy unmount does not end the process" has_ended
 "$LACUNA" check "$store"
 
+# Of a mount whose process is another user's, that is said, and not that there is nothing.
+"$LACUNA" mount --allow-other "$store" "$mnt"
+for command in info check ls quota; do
+    as_user "$WORK/lacuna" $command "$mnt" 2>"$WORK/error" && fail "$command of another's mount"
+    grep -qF "$mnt: $store is mounted there, and its process does not listen to this user" "$WORK/error" ||
+        fail "$command of another's mount says: $(cat "$WORK/error")"
+done
+"$LACUNA" umount "$mnt"
+
 # Nobody serves a mount any more whose threads all failed to read a request; it ends.
 if [ -w /sys/fs/fuse/connections ] && command -v strace >/dev/null; then
     as_user "$WORK/lacuna" mount --transport fuser --threads 2 "$store" "$mnt"

@@ -136,10 +136,24 @@ fn may_ask(client: &UnixStream) -> bool {
 /// listens. If the owner closes
 /// the store or ends before it told any progress, the question is repeated, so that the answer is the next owner's, or
 /// `None`.
+///
+/// # Errors
+/// Also when a store is mounted there and no process listens to this user: the directory is not what is meant.
 pub(crate) fn ask(store: &Path, question: &str) -> anyhow::Result<Option<String>> {
-    let name = store.display();
     let mounted = mounts::store_meant(store);
-    let store = mounted.as_deref().unwrap_or(store);
+    let answer = ask_owner(store, mounted.as_deref().unwrap_or(store), question)?;
+    if let (None, Some(mounted)) = (&answer, mounted)
+        && mounts::store_meant(store).is_some()
+    {
+        let (name, mounted) = (store.display(), mounted.display());
+        anyhow::bail!("{name}: {mounted} is mounted there, and its process does not listen to this user");
+    }
+    Ok(answer)
+}
+
+/// As [`ask`], with the `name` that the store was called by.
+fn ask_owner(name: &Path, store: &Path, question: &str) -> anyhow::Result<Option<String>> {
+    let name = name.display();
     let directory = Directory::of_this_user();
     if !directory.is_there().with_context(|| format!("{name}: its owner cannot be asked"))? {
         return Ok(None);
