@@ -71,6 +71,11 @@ cd "$WORK"
 "$LACUNA" umount "$store" 2>"$WORK/error" && fail "a store is no directory"
 grep -qF "name the directory: $mnt" "$WORK/error" || fail "umount of a store says: $(cat "$WORK/error")"
 "$LACUNA" mount "$store" "$WORK" 2>/dev/null && fail "a store was mounted twice"
+# What still shows the store keeps it open, so nobody waits until it is closed.
+mkdir "$WORK/bound"
+mount --bind "$mnt" "$WORK/bound"
+timeout 20 "$LACUNA" umount "$WORK/bound" 2>"$WORK/error" || fail "umount of a bind mount: $? $(cat "$WORK/error")"
+grep -qF "still mounted on $mnt, and closed with that" "$WORK/error" || fail "a bind mount: $(cat "$WORK/error")"
 "$LACUNA" format --size 32M "$WORK/other" >/dev/null
 "$LACUNA" mount "$WORK/other" "$mnt" 2>"$WORK/error"
 grep -qF "$store is mounted there too" "$WORK/error" || fail "a mount on a mount says: $(cat "$WORK/error")"

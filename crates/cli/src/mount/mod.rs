@@ -310,8 +310,15 @@ pub(crate) fn unmount(arguments: &UnmountArguments) -> Result<()> {
     let asked = control::ask_ahead(&store, ended::QUESTION).unwrap_or(None);
     unmount_dir(&dir, false).with_context(|| name.to_string())?;
     utab::forget(&dir);
-    let outcome = asked
-        .and_then(|asked| asked.wait(CLOSING_IS_SLOW, || tell_why_it_takes_long(&store, &arguments.dir)));
+    if let Ok(Some(other)) = mounts::dir_of(&store) {
+        let (store, other) = (store.display(), other.display());
+        complain(&format!("{name}: unmounted; {store} is still mounted on {other}, and closed with that"));
+        return Ok(());
+    }
+    let is_slow = || {
+        complain(&format!("{name}: unmounted; waiting until {} is written and closed", store.display()));
+    };
+    let outcome = asked.and_then(|asked| asked.wait(CLOSING_IS_SLOW, is_slow));
     serve::wait_until_closed(&store)?;
     match outcome {
         Some(outcome) if outcome != ended::CLOSED => bail!("{name}: unmounted, but {outcome}"),
@@ -338,20 +345,6 @@ fn was_not_closed(dir: &Path) -> String {
 
 /// How long closing a store takes before a word about it is due.
 const CLOSING_IS_SLOW: Duration = Duration::from_secs(5);
-
-fn tell_why_it_takes_long(store: &Path, dir: &Path) {
-    let name = dir.display();
-    complain(&match mounts::dir_of(store) {
-        Ok(Some(other)) => {
-            format!(
-                "{name}: unmounted; {} is still mounted on {}, and closed with that",
-                store.display(),
-                other.display()
-            )
-        }
-        _ => format!("{name}: unmounted; waiting until {} is written and closed", store.display()),
-    });
-}
 
 /// `dir` as the kernel's table of mounts names it. Without a request to what is mounted there, which a dead process
 /// refuses, and a stopped one never answers.
