@@ -145,6 +145,19 @@ impl Space {
         RECORDS_START.next_multiple_of(self.block_bytes_max) + root <= self.segment_bytes
     }
 
+    /// The most segments of this size that a store can have.
+    pub(crate) fn segments_max(&self) -> usize {
+        let (mut fit, mut too_many) = (self.segments, u32::MAX as usize + 1);
+        while too_many - fit > 1 {
+            let segments = fit + (too_many - fit) / 2;
+            match (Space { segments, ..*self }).root_fits() {
+                true => fit = segments,
+                false => too_many = segments,
+            }
+        }
+        fit
+    }
+
     /// Segments that must stay free for checkpoints (invariant 1 of [`crate::log::reserve`]), when `in_use` hold leaves
     /// and checkpoints, of which the one being written has taken `taken`.
     pub(crate) fn checkpoint_reserve(&self, weight: u64, in_use: usize, taken: usize) -> usize {

@@ -91,6 +91,12 @@ fn growth_that_gives_nothing_is_refused() {
     assert_eq!(ftl.grow(Some(SMALL)).unwrap(), SMALL);
     assert_eq!(device.geometry().capacity_bytes, SMALL);
     ftl.grow(Some(SMALL + (1 << 20))).unwrap();
+    // What it says to be possible is.
+    let error = ftl.grow(Some(SMALL << 22)).unwrap_err().to_string();
+    let most = error.split_once("it can have ").unwrap().1.split_once(' ').unwrap().0.parse().unwrap();
+    ftl.grow(Some(most + SMALL)).unwrap_err();
+    assert_eq!(ftl.grow(Some(most)).unwrap(), most);
+    assert_sound(&ftl);
 }
 
 /// Cuts at every operation of the growth, and some after it.

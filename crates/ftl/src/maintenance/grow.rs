@@ -103,8 +103,12 @@ impl Maintenance {
         let before = self.volume.space();
         let grown = Superblock { capacity_bytes: wanted, ..now.clone() };
         let after = Space { segments: grown.segments() as usize, ..before };
-        if grown.segments() > u64::from(u32::MAX) || !after.root_fits() {
-            return self.refuse(format!("too many segments of {} bytes", after.segment_bytes));
+        let most = before.segments_max() as u64;
+        if grown.segments() > most {
+            let (each, bytes) = (after.segment_bytes, most * after.segment_bytes as u64);
+            return self.refuse(format!(
+                "too many segments of {each} bytes; it can have {bytes} bytes: for more, copy its files to a new store"
+            ));
         }
         let weight = self.journal.lock().peak_weight();
         let more = after.checkpoint_segments(weight).saturating_sub(before.checkpoint_segments(weight));
