@@ -66,7 +66,8 @@
 //!    exists.
 //! 3. An inode without name has no links and is in the region of orphans, and nothing else is in there. A directory
 //!    without name has no entries. An orphan exists for the programs that have it open and the kernels that know it
-//!    (`inodes/lookups.rs`); the operation that drops the last of these references frees it.
+//!    (`inodes/lookups.rs`); the operation that drops the last of these references frees it. Where damage to the map
+//!    prevents that, it stays, and each open tries again (`names/remove.rs`).
 //! 4. The content of the ftl is at any time the result of whole operations: each is one batch.
 //! 5. An operation returns a result as if it had happened at one moment. An operation that finds a name, and then finds
 //!    that the inode has lost that name meanwhile, looks again (`names/mod.rs`). An operation that makes an object

@@ -1,19 +1,21 @@
 //! A device that cannot be read for a while: operations that do not need it continue.
 
 use std::{
+    collections::BTreeSet,
     ops::Range,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicI64, Ordering::SeqCst},
     },
 };
 
 use lacuna_device::{BlockDevice, Error as DeviceError, MemDevice};
+use lacuna_ftl::Lba;
 use lacuna_nvmfs::{
-    FormatOptions, Ino, Nvmfs, Options,
-    posix::{AccessTimes, Caller, Posix, WriteOptions},
+    CheckDepth, FormatOptions, Ino, Nvmfs, Options,
+    posix::{AccessTimes, Caller, Posix, Rename, WriteOptions},
 };
-use lacuna_sim::BeforeReads;
+use lacuna_sim::{BeforeReads, unreadable};
 
 const FILES: u64 = 6000;
 
@@ -150,4 +152,149 @@ fn a_file_that_was_made_is_told_of() {
         vfs.close().unwrap();
     }
     assert!(failed > 0, "this test tests nothing");
+}
+
+const BLOCK: u64 = 512;
+/// Of a large file.
+const EXTENTS: u64 = 3000;
+/// Region of the orphans.
+const ORPHANS: u64 = 3 << 36;
+
+fn open(device: &Arc<dyn BlockDevice>) -> lacuna_nvmfs::Result<Nvmfs> {
+    let mut options = Options { access_times: AccessTimes::Never, ..Options::default() };
+    options.ftl.background = false;
+    options.ftl.map_memory = Some(0);
+    Nvmfs::open(Arc::clone(device), options)
+}
+
+fn lba(ino: Ino, sector: u64) -> Lba {
+    Lba((ino.number() << 36) + sector)
+}
+
+fn inode_lba(ino: Ino) -> Lba {
+    Lba((1 << 36) + ino.number())
+}
+
+/// A store with files of one sector, a file `large` of many extents, and one of many extents that has no name any more and
+/// was open.
+fn store() -> (Arc<dyn BlockDevice>, Ino, Ino) {
+    let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(32 << 20));
+    let mut format = FormatOptions::default();
+    format.ftl.segment_bytes = Some(64 << 10);
+    Nvmfs::format(Arc::clone(&device), &format).unwrap();
+    let vfs = open(&device).unwrap();
+    let fs = vfs.posix();
+    let make = |name: &str, extents: u64| {
+        let ino = fs.create(Ino::ROOT, name.as_bytes(), 0o644, Caller::default()).unwrap().ino;
+        for extent in 0..extents {
+            fs.write(ino, extent * 1024, &[1; 512], WriteOptions::default()).unwrap();
+        }
+        ino
+    };
+    (0..1000).for_each(|number| fs.release(make(&format!("file {number}"), 1)).unwrap());
+    let [large, nameless] = ["large", "nameless"].map(|name| make(name, EXTENTS));
+    fs.release(large).unwrap();
+    fs.unlink(Ino::ROOT, b"nameless").unwrap();
+    fs.sync().unwrap();
+    vfs.ftl().checkpoint().unwrap();
+    (device, large, nameless)
+}
+
+/// The blocks of the device in which the leaves of the map for these sectors lie.
+fn leaf_blocks(device: &Arc<dyn BlockDevice>, lbas: impl Iterator<Item = Lba>) -> BTreeSet<u64> {
+    let reads = Arc::new(Mutex::new(BTreeSet::new()));
+    let note = {
+        let reads = Arc::clone(&reads);
+        move |ranges: &[Range<u64>]| {
+            let blocks = ranges.iter().flat_map(|range| range.start / BLOCK..range.end.div_ceil(BLOCK));
+            reads.lock().unwrap().extend(blocks);
+            Ok(())
+        }
+    };
+    let options = lacuna_ftl::Options { map_memory: Some(0), read_only: true, ..Default::default() };
+    let ftl = lacuna_ftl::Ftl::open(BeforeReads::new(Arc::clone(device), note), options).unwrap();
+    reads.lock().unwrap().clear();
+    lbas.for_each(|lba| assert!(ftl.is_mapped(lba).unwrap()));
+    std::mem::take(&mut *reads.lock().unwrap())
+}
+
+/// A copy of the device, and the same without a block.
+fn without(device: &Arc<dyn BlockDevice>, block: u64) -> (Arc<dyn BlockDevice>, Arc<dyn BlockDevice>) {
+    let mut image = vec![0; device.geometry().capacity_bytes as usize];
+    device.read_at(0, &mut image).unwrap();
+    let copy: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(image.len() as u64));
+    copy.write_at(0, &image).unwrap();
+    let lost = std::iter::once(block * BLOCK..(block + 1) * BLOCK).collect();
+    (Arc::clone(&copy), unreadable(copy, lost))
+}
+
+fn findings(vfs: &Nvmfs) -> Vec<String> {
+    let report = vfs.check(CheckDepth::Payload).unwrap();
+    report.findings.into_iter().map(|finding| finding.message).collect()
+}
+
+/// The file could never be removed, nor replaced.
+#[test]
+fn a_file_whose_map_cannot_be_read_loses_its_name() {
+    let (device, large, _) = store();
+    let blocks = leaf_blocks(&device, (0..EXTENTS).map(|extent| lba(large, 2 * extent)));
+    assert!(blocks.len() > 3, "{blocks:?}");
+    let mut damaged = 0;
+    for block in blocks.into_iter().step_by(10) {
+        for replaces in [false, true] {
+            let (whole, device) = without(&device, block);
+            // Other parts of the checkpoint may lie there.
+            let Ok(vfs) = open(&device) else { continue };
+            let fs = vfs.posix();
+            let mut extents = (0..EXTENTS).map(|extent| lba(large, 2 * extent));
+            damaged += u64::from(extents.any(|lba| vfs.ftl().is_mapped(lba).is_err()));
+            match replaces {
+                true => drop(fs.rename(Ino::ROOT, b"file 7", Ino::ROOT, b"large", Rename::Replace).unwrap()),
+                false => drop(fs.unlink(Ino::ROOT, b"large").unwrap()),
+            }
+            assert_eq!(fs.lookup(Ino::ROOT, b"large").is_ok(), replaces);
+            vfs.close().unwrap();
+            drop(vfs);
+            drop(open(&device).unwrap());
+            // Once all can be read, what has no name is freed.
+            let vfs = open(&whole).unwrap();
+            assert_eq!(findings(&vfs), [""; 0], "block {block}");
+            assert_eq!(
+                vfs.ftl().allocated(lba(large, 0)..lba(Ino::new(large.number() + 1).unwrap(), 0)).unwrap(),
+                0
+            );
+        }
+    }
+    assert!(damaged > 3, "{damaged}");
+}
+
+/// One bad block kept the whole file system from being opened for writing.
+#[test]
+fn orphans_and_limits_whose_map_cannot_be_read_keep_no_file_system_shut() {
+    let (device, _, nameless) = store();
+    let orphan = Lba(ORPHANS + nameless.number());
+    let blocks = leaf_blocks(&device, std::iter::once(orphan));
+    let mut damaged = 0;
+    for block in blocks {
+        let (whole, device) = without(&device, block);
+        // Other parts of the checkpoint may lie there, or the leaf of the root.
+        let options = lacuna_ftl::Options { read_only: true, ..Default::default() };
+        let Ok(ftl) = lacuna_ftl::Ftl::open(Arc::clone(&device), options) else { continue };
+        if ftl.is_mapped(inode_lba(Ino::ROOT)).is_err() {
+            continue;
+        }
+        let vfs = open(&device).unwrap();
+        damaged += u64::from(vfs.ftl().is_mapped(orphan).is_err());
+        // Names of others, in the root directory before it, may be lost with it.
+        let fs = vfs.posix();
+        let found = (0..1000).find_map(|n| fs.lookup(Ino::ROOT, format!("file {n}").as_bytes()).ok());
+        fs.write(found.unwrap().ino, 0, &[2; 512], WriteOptions::default()).unwrap();
+        assert!(!findings(&vfs).is_empty());
+        vfs.close().unwrap();
+        drop(vfs);
+        let vfs = open(&whole).unwrap();
+        assert_eq!(findings(&vfs), [""; 0]);
+        assert!(!vfs.ftl().is_mapped(orphan).unwrap() && !vfs.ftl().is_mapped(lba(nameless, 0)).unwrap());
+    }
+    assert!(damaged > 0);
 }

@@ -5,11 +5,12 @@
 //! last reference frees it; after a crash the next open does.
 
 use std::{
+    ops::Range,
     sync::{Arc, atomic::Ordering::SeqCst},
     time::Duration,
 };
 
-use lacuna_ftl::Lba;
+use lacuna_ftl::{Lba, Remains, SECTOR};
 
 use crate::{
     error::{Error, Refusal, Result, is_stale},
@@ -137,40 +138,44 @@ impl Inodes {
         update.free(inode, self);
     }
 
-    /// Frees the inodes that had no name and were open when the file system was last used. Damage is left for the check
-    /// to report.
+    /// Frees the inodes that had no name and were open when the file system was last used. Those that damage keeps from
+    /// being freed, or from being found, are left for the next open; the check reports the damage.
     pub(crate) fn free_orphans(&self) -> Result<()> {
-        let mut rest = Ino::ORPHANS.region();
-        loop {
-            let lbas = self.volume.ftl().mapped_sectors(rest.clone(), ORPHANS_AT_ONCE)?;
-            let Some(last) = lbas.last() else { return Ok(()) };
-            rest.start = Lba(last.0 + 1);
-            let orphans = self.read_orphans(&lbas)?;
-            self.preload(&orphans.iter().map(|(ino, _)| *ino).collect::<Vec<_>>());
-            for (ino, orphan) in orphans {
-                match self.free_orphan(ino, &orphan) {
-                    Err(error) if !error.is_damage() && !matches!(error, Error::Refused(_)) => {
-                        return Err(error);
-                    }
-                    _ => {}
-                }
+        let (mut rest, mut left) = (Ino::ORPHANS.region(), None);
+        while rest.start < rest.end {
+            let some = self.read_orphans(&mut rest, &mut left)?;
+            self.preload(&some.iter().map(|(ino, _)| *ino).collect::<Vec<_>>());
+            for (ino, orphan) in some {
+                pass(self.free_orphan(ino, &orphan), &mut left)?;
             }
         }
+        if let Some(error) = left {
+            let store = self.volume.name();
+            log::warn!("{store}: files without a name are left for the next opening to free: {error}");
+        }
+        Ok(())
     }
 
-    /// Those of the orphans in these sectors that can be read, by their numbers.
-    fn read_orphans(&self, lbas: &[Lba]) -> Result<Vec<(Ino, Orphan)>> {
-        let (mut orphans, mut outcome) = (Vec::new(), Ok(()));
-        self.volume.ftl().visit_sectors(lbas, |lba, bytes| {
-            let Some(ino) = Ino::new(Ino::of(lba).1) else { return };
-            match bytes.map_err(Error::from).and_then(|bytes| self.volume.verify_orphan(ino, bytes)) {
-                Ok(orphan) => orphans.push((ino, orphan)),
-                Err(error) if error.is_damage() => {}
-                Err(error) => outcome = Err(error),
+    /// The next orphans of `rest` that can be read, by their numbers.
+    fn read_orphans(&self, rest: &mut Range<Lba>, left: &mut Option<Error>) -> Result<Vec<(Ino, Orphan)>> {
+        let bytes = ORPHANS_AT_ONCE * SECTOR;
+        let read = self.volume.ftl().read_past_damage(rest.clone(), bytes).map_err(Error::from);
+        let Some(Remains { mapped, lost }) = pass(read, left)? else {
+            rest.start = rest.end;
+            return Ok(Vec::new());
+        };
+        rest.start = mapped.end;
+        lost.into_iter().try_for_each(|lost| pass::<()>(Err(lost.error.into()), left).map(drop))?;
+        let mut orphans = Vec::new();
+        for (start, data) in &mapped.runs {
+            let (sectors, _) = data.as_chunks();
+            for (lba, bytes) in (start.0..).map(Lba).zip(sectors) {
+                let Some(ino) = Ino::new(Ino::of(lba).1) else { continue };
+                orphans
+                    .extend(pass(self.volume.verify_orphan(ino, bytes), left)?.map(|orphan| (ino, orphan)));
             }
-        })?;
-        orphans.sort_unstable_by_key(|(ino, _)| *ino);
-        outcome.map(|()| orphans)
+        }
+        Ok(orphans)
     }
 
     fn free_orphan(&self, ino: Ino, orphan: &Orphan) -> Result<()> {
@@ -188,5 +193,16 @@ impl Inodes {
     /// [`crate::posix::Posix::wait_for_forgotten`].
     pub(crate) fn wait_for_freed(&self, timeout: Duration) -> bool {
         self.lookups.wait_for_freed(timeout)
+    }
+}
+
+/// What `result` holds. Damage and refusals are passed over, and the first one of them kept in `left`.
+fn pass<T>(result: Result<T>, left: &mut Option<Error>) -> Result<Option<T>> {
+    match result {
+        Err(error) if error.is_damage() || matches!(error, Error::Refused(_)) => {
+            left.get_or_insert(error);
+            Ok(None)
+        }
+        result => result.map(Some),
     }
 }

@@ -175,10 +175,10 @@ impl Update {
     }
 
     /// The inode has no name any more: frees it, or leaves it as an orphan until its last release and until it is
-    /// forgotten.
-    pub(crate) fn orphan(&mut self, node: &Node, mut inode: Inode, inodes: &Inodes) {
+    /// forgotten; until the next open unless it `frees` it.
+    pub(crate) fn orphan(&mut self, node: &Node, mut inode: Inode, inodes: &Inodes, frees: bool) {
         let ino = inode.ino();
-        if node.opens.load(SeqCst) == 0 && !inodes.lookups.mark(ino) {
+        if node.opens.load(SeqCst) == 0 && !inodes.lookups.mark(ino) && frees {
             self.free(&inode, inodes);
             return;
         }

@@ -268,7 +268,7 @@ impl Names {
                 update.privilege = privilege;
                 update.put_name(self.inodes.volume(), parent, *into, name, &inode);
                 if let Some(other) = other {
-                    self.drop_name(&mut update, other, locked.inode(other)?)?;
+                    self.drop_name(&mut update, other, locked.inode(other)?, true)?;
                 }
                 if inode.nlink() == 1 {
                     update.name_orphan(&inode);

@@ -6,6 +6,9 @@
 //! and the file's space is kept for a repair; `check` reports it. The name of a damaged directory stays: it is the only
 //! way to its contents. A name also stays if a rename would replace it.
 //!
+//! Where the map of a file's data cannot be read, nobody knows what to free. Then the inode becomes an orphan although
+//! nothing refers to it, and each open tries to free it. Its space is kept until the map can be read.
+//!
 //! An operation that removes such a name holds the `record` of its number's node, and finds it not loaded, or belonging
 //! to another inode: no other operation has read the inode meanwhile.
 
@@ -28,6 +31,20 @@ use crate::{
 impl Names {
     /// Removes a name of anything but a directory; see [`Names::drop_name`].
     pub(crate) fn unlink(&self, parent: Ino, name: &[u8]) -> Result<Option<Attr>> {
+        self.past_damage(|frees| self.unlink_and(parent, name, frees))
+    }
+
+    /// The result of `change`, which is told whether to free what loses its last name: not if that fails for damage.
+    pub(super) fn past_damage<T>(&self, change: impl Fn(bool) -> Result<T>) -> Result<T> {
+        match change(true) {
+            Err(error) if error.is_damage() && self.inodes.volume().ftl().failure().is_none() => {
+                change(false)
+            }
+            changed => changed,
+        }
+    }
+
+    fn unlink_and(&self, parent: Ino, name: &[u8], frees: bool) -> Result<Option<Attr>> {
         let dir = self.directory(parent)?;
         check_name(name)?;
         self.change_names(
@@ -42,7 +59,7 @@ impl Names {
                 update.remove_entry(parent, doomed.removal);
                 let mut gone = None;
                 if !doomed.is_damaged {
-                    gone = self.drop_name(&mut update, node, locked.inode(node)?)?;
+                    gone = self.drop_name(&mut update, node, locked.inode(node)?, frees)?;
                 } else if is_named_by(node, &doomed.entry) {
                     return Ok(None); // another operation has read it after all
                 }
@@ -68,19 +85,21 @@ impl Names {
                 }
                 let mut update = NameUpdate::new(self.inodes.now());
                 update.remove_entry(parent, doomed.removal);
-                let gone = self.drop_name(&mut update, &doomed.node, locked.inode(&doomed.node)?)?;
+                let gone = self.drop_name(&mut update, &doomed.node, locked.inode(&doomed.node)?, true)?;
                 update.put_parent(locked.inode(&dir)?, -1)?;
                 Ok(Some((update, gone)))
             },
         )
     }
 
-    /// Removes one name of an inode, and the inode if that was the last one; then returns its last attributes.
+    /// Removes one name of an inode, and the inode if that was the last one and it `frees` it; then returns its last
+    /// attributes.
     pub(super) fn drop_name(
         &self,
         update: &mut NameUpdate,
         node: &Node,
         mut inode: Inode,
+        frees: bool,
     ) -> Result<Option<Attr>> {
         let last = Attr { nlink: 0, changed: update.now(), ..attr_of(&inode, 0) };
         match inode.kind() {
@@ -88,13 +107,13 @@ impl Names {
             FileKind::Directory if update.allocated(&self.inodes, node.ino().region()) > 0 => {
                 return Err(Refusal::NotEmpty.into());
             }
-            FileKind::Directory => update.orphan(node, inode, &self.inodes),
+            FileKind::Directory => update.orphan(node, inode, &self.inodes, frees),
             _ if inode.nlink() > 1 => {
                 inode.set_nlink(inode.nlink() - 1);
                 update.put_changed(inode);
                 return Ok(None);
             }
-            _ => update.orphan(node, inode, &self.inodes),
+            _ => update.orphan(node, inode, &self.inodes, frees),
         }
         Ok(Some(last))
     }

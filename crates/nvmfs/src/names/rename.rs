@@ -89,6 +89,17 @@ impl Names {
         mode: Rename,
         whiteout: Option<&NewInode<'_>>,
     ) -> Result<Option<Attr>> {
+        self.past_damage(|frees| self.rename_and(from, to, mode, whiteout, frees))
+    }
+
+    fn rename_and(
+        &self,
+        from: RenameEnd<'_>,
+        to: RenameEnd<'_>,
+        mode: Rename,
+        whiteout: Option<&NewInode<'_>>,
+        frees: bool,
+    ) -> Result<Option<Attr>> {
         check_name(from.name)?;
         check_name(to.name)?;
         let dirs = [self.directory(from.parent)?, self.directory(to.parent)?];
@@ -131,7 +142,7 @@ impl Names {
                         let inode = locked.inode(node)?;
                         update.put_name(self.inodes.volume(), to.parent, *into, to.name, &inode);
                         if let Some(replaced) = replaced {
-                            gone = self.drop_name(&mut update, replaced, locked.inode(replaced)?)?;
+                            gone = self.drop_name(&mut update, replaced, locked.inode(replaced)?, frees)?;
                         }
                         moved(&mut update, locked, node, to.parent, is_local)?;
                         let moves = i64::from(is_directory(node));

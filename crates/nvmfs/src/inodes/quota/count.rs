@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use lacuna_ftl::{Lba, Op, Stream};
+use lacuna_ftl::{Lba, Op, Remains, Stream};
 
 use super::{Books, SeqCst, Tally, Usage, UserQuota};
 use crate::{
@@ -11,8 +11,10 @@ use crate::{
     inodes::Inodes,
 };
 
-/// Inodes, or limits, that are read together.
+/// Inodes that are read together.
 const SECTORS_AT_ONCE: usize = 1 << 16;
+/// Bytes of limits that are read together.
+const LIMITS_BYTES: usize = 4 << 20;
 
 impl Inodes {
     /// Reads the limits and, where there are any that `enforce` asks for, counts what users have.
@@ -99,22 +101,30 @@ impl Inodes {
 
     /// The limits that are stored, and what is wrong with others.
     fn read_limits(&self) -> Result<(HashMap<u32, Limits>, Vec<String>)> {
-        let (mut limits, mut findings, mut outcome) = (HashMap::new(), Vec::new(), Ok(()));
-        let mut rest = Ino::LIMITS.region();
-        loop {
-            let lbas = self.volume.ftl().mapped_sectors(rest.clone(), SECTORS_AT_ONCE)?;
-            let Some(last) = lbas.last() else { break };
-            rest.start = Lba(last.0 + 1);
-            self.volume.ftl().visit_sectors(&lbas, |lba, bytes| {
-                match bytes.map_err(Error::from).and_then(|bytes| self.volume.verify_limits(lba, bytes)) {
-                    Ok(sector) => drop(limits.insert(sector.uid(), sector.limits())),
-                    Err(error) if error.is_damage() => findings.push(error.to_string()),
-                    Err(error) => outcome = Err(error),
-                }
-            })?;
+        let (mut limits, mut findings, mut rest) = (HashMap::new(), Vec::new(), Ino::LIMITS.region());
+        let mut note = |result: Result<LimitsSector>| match result {
+            Ok(sector) => {
+                limits.insert(sector.uid(), sector.limits());
+                Ok(())
+            }
+            Err(error) if error.is_damage() => {
+                findings.push(error.to_string());
+                Ok(())
+            }
+            Err(error) => Err(error),
+        };
+        while rest.start < rest.end {
+            let Remains { mapped, lost } = self.volume.ftl().read_past_damage(rest.clone(), LIMITS_BYTES)?;
+            rest.start = mapped.end;
+            lost.into_iter().try_for_each(|lost| note(Err(lost.error.into())))?;
+            for (start, data) in &mapped.runs {
+                let (sectors, _) = data.as_chunks();
+                let mut sectors = (start.0..).map(Lba).zip(sectors);
+                sectors.try_for_each(|(lba, bytes)| note(self.volume.verify_limits(lba, bytes)))?;
+            }
         }
         findings.sort_unstable();
-        outcome.map(|()| (limits, findings))
+        Ok((limits, findings))
     }
 
     /// Counts what users have, unless that is known. Called with `asking` held.
