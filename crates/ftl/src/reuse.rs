@@ -21,7 +21,7 @@ use std::sync::Arc;
 use crate::{
     Result,
     addr::SegNo,
-    log::{Journal, Log, State},
+    log::{Damaged, Journal, Log, State},
     map::{Map, SharedMap},
     media::Volume,
     mutant::{Rule, is_broken},
@@ -147,7 +147,7 @@ impl Reuse {
     /// Puts a segment that is no longer needed on the free list.
     pub(crate) fn free_segment(&self, segment: SegNo) {
         if self.has_lost_header(segment) {
-            return self.journal.lock().put_out_of_use(segment);
+            return self.journal.lock().put_out_of_use(segment, Damaged::Unreadable);
         }
         if self.discards && !self.volume.is_sparse() {
             // Only advice to the device: a refusal does no harm.

@@ -12,7 +12,7 @@ use crate::{
     Lba, Result, SECTOR, Seq,
     addr::{PhysAddr, SegNo},
     format::{Extent, Life, RECORDS_START},
-    log::{Classes, Expected, Log, State},
+    log::{Classes, Damaged, Expected, Log, State},
     map::Live,
     media::scan::{Record, Scan},
     read::runs,
@@ -80,6 +80,8 @@ pub(super) struct Collection {
     pub(super) corrupt: u64,
     /// Leaves of the map could not be read that may hold more of its extents.
     is_unreadable: bool,
+    /// What is wrong if not all can be moved.
+    pub(super) damaged: Damaged,
 }
 
 impl Collection {
@@ -106,6 +108,7 @@ impl Collection {
             moving: Default::default(),
             corrupt: 0,
             is_unreadable: false,
+            damaged: Damaged::Unreadable,
         }
     }
 
@@ -169,6 +172,9 @@ impl Collection {
         let is_nowhere = matches!(self.source, LiveSource::Map(_, before) if before == left);
         if self.is_unreadable || is_nowhere {
             // What is left is mapped in what cannot be read, as far as is known, or is not there: it stays.
+            if !self.is_unreadable && self.corrupt == 0 {
+                self.damaged = Damaged::Miscounted;
+            }
             self.corrupt = self.corrupt.max(1);
             return Ok(true);
         }

@@ -96,7 +96,7 @@ impl Collector {
         log.counters_mut().corrupt_chunks += corrupt;
         // What could not be moved may be gone by now.
         if corrupt > 0 && self.mover.map.read().live(victim).extents > 0 {
-            log.put_out_of_use(victim);
+            log.put_out_of_use(victim, collection.damaged);
         }
         Ok(())
     }

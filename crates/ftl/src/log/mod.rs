@@ -40,5 +40,5 @@ pub(crate) use journal::Journal;
 pub(crate) use lifetime::{COLDEST, Classes, Expected, MeanExpected};
 pub(crate) use points::AppendPoint;
 pub(crate) use reserve::Claim;
-pub(crate) use segments::{Segment, State};
+pub(crate) use segments::{Damaged, Segment, State};
 pub(crate) use state::{Log, Recovered, Restoring};

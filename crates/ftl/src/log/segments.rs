@@ -27,8 +27,17 @@ pub(crate) enum State {
     Sealed,
     /// Holds leaves of the map or records of a checkpoint.
     Checkpoint,
-    /// Sealed, with live data that cannot be read; kept out of use until the store is opened anew.
-    Damaged,
+    /// Sealed, and kept out of use until the store is opened anew.
+    Damaged(Damaged),
+}
+
+/// Why a segment is out of use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Damaged {
+    /// It holds live data that cannot be read, or of which the map cannot be read.
+    Unreadable,
+    /// Live data that it counts is nowhere in the map, all of which can be read.
+    Miscounted,
 }
 
 /// A segment as the log sees it.
@@ -82,7 +91,7 @@ impl SegmentTable {
     /// The segments as recovery found them.
     pub(super) fn new(segments: Vec<Segment>, epoch: u64, generation_next: u64) -> SegmentTable {
         let count = |state| segments.iter().filter(|segment| segment.state == state).count();
-        let (map_segments, damaged) = (count(State::Checkpoint), count(State::Damaged));
+        let (map_segments, damaged) = (count(State::Checkpoint), count(State::Damaged(Damaged::Unreadable)));
         let free =
             (0..segments.len() as u32).map(SegNo).filter(|no| segments[no.0 as usize].state == State::Free);
         let free = FreeSegments::new(free, |no| segments[no.0 as usize].generation > 0);
@@ -170,10 +179,10 @@ impl SegmentTable {
     }
 
     /// Puts a segment out of use.
-    pub(super) fn put_out_of_use(&mut self, segment: SegNo) {
+    pub(super) fn put_out_of_use(&mut self, segment: SegNo, why: Damaged) {
         self.leave_map(segment);
         self.damaged += 1;
-        self.at(segment).state = State::Damaged;
+        self.at(segment).state = State::Damaged(why);
     }
 
     /// Nothing is appended to the segment any more.

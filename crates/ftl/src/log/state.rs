@@ -21,7 +21,7 @@ use crate::{
         points::AppendPoint,
         queue::WriteQueue,
         reserve::Claim,
-        segments::{Segment, SegmentTable, State},
+        segments::{Damaged, Segment, SegmentTable, State},
         streams::Streams,
         summary_cache::SummaryCache,
         tail::Tail,
@@ -241,8 +241,8 @@ impl Log {
     }
 
     /// Puts a segment out of use that is no longer needed, or that may only be read.
-    pub(crate) fn put_out_of_use(&mut self, segment: SegNo) {
-        self.segments.put_out_of_use(segment);
+    pub(crate) fn put_out_of_use(&mut self, segment: SegNo, why: Damaged) {
+        self.segments.put_out_of_use(segment, why);
     }
 
     /// About how many dead segments wait for nothing but a flush.

@@ -9,7 +9,7 @@ use crate::{
     addr::SegNo,
     checkpoint,
     format::{COUNTER_MAX, LogHeader, Marks, SegmentHeader, Superblock},
-    log::{Checkpoints, Coverage, Log, Recovered, Segment, State},
+    log::{Checkpoints, Coverage, Damaged, Log, Recovered, Segment, State},
     map::{MISCOUNTED, Map},
     media::{
         Volume, keys,
@@ -171,7 +171,7 @@ impl States<'_> {
         } else if self.root_segments.binary_search(&segment).is_ok() {
             State::Checkpoint
         } else if self.lost_headers.binary_search(&segment).is_ok() {
-            State::Damaged
+            State::Damaged(Damaged::Unreadable)
         } else if self.map.live(segment).extents > 0 || self.replayed.contains(&segment) {
             State::Sealed
         } else {

@@ -9,7 +9,7 @@ use crate::{
     CheckDepth, Error, Finding, Progress, Report, Result, Seq,
     addr::SegNo,
     format::{COUNTER_MAX, Extent, Life, Live, RECORDS_START, SegmentHeader, Superblock},
-    log::{Claim, Log, State},
+    log::{Claim, Damaged, Log, State},
     map::{Absent, Leaf, LeafRef, Map, Recount},
     media::{
         scan::{Record, Scan},
@@ -63,7 +63,7 @@ impl Verifier {
             if listed != u32::from(state == State::Free) {
                 found(format!("segment {}: {state:?}, but {listed} times on the free list", no.0));
             }
-            let holds_data = matches!(state, State::Open | State::Sealed | State::Damaged);
+            let holds_data = matches!(state, State::Open | State::Sealed | State::Damaged(_));
             if !holds_data && map.live(no).extents > 0 {
                 found(format!("segment {}: {state:?}, but it has {:?}", no.0, map.live(no)));
             }
@@ -74,8 +74,14 @@ impl Verifier {
             let at = self.volume.offset(no, 0);
             if self.reuse.has_lost_header(no) {
                 found(format!("segment {} at byte {at}: its start cannot be read; it is out of use", no.0));
-            } else if state == State::Damaged {
-                found(format!("segment {} at byte {at}: holds chunks that cannot be read", no.0));
+            } else if let State::Damaged(why) = state {
+                let what = match why {
+                    Damaged::Unreadable => "holds chunks that cannot be read",
+                    Damaged::Miscounted => {
+                        "counts data that is nowhere in the map, and its checksums match: no damage, it was made so"
+                    }
+                };
+                found(format!("segment {} at byte {at}: {what}", no.0));
             }
         }
         let is_whole = log.damaged_segments() == 0 && log.checkpoints().left().is_empty();
@@ -225,7 +231,7 @@ impl Verifier {
         let superblock = self.checkpointer.superblock();
         let (life, must_be_there) = {
             let log = self.journal.lock();
-            let is_sealed = matches!(log.segment(segment).state, State::Sealed | State::Damaged);
+            let is_sealed = matches!(log.segment(segment).state, State::Sealed | State::Damaged(_));
             if !is_sealed || !log.is_written(segment) {
                 return Ok(());
             }
