@@ -36,6 +36,7 @@ mod panics;
 mod policies;
 mod reserve;
 mod retained_summaries;
+mod salvage;
 mod scrub;
 mod silent_faults;
 mod summaries;

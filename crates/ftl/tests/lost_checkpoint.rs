@@ -3,10 +3,13 @@
 
 use std::{collections::BTreeMap, ops::Range, sync::Arc};
 
-use crate::harness::{self, SEGMENT_BYTES};
-use lacuna_device::BlockDevice;
-use lacuna_ftl::{Ftl, Lba, Op, Options, SECTOR, Stream, Work};
-use lacuna_sim::{SimDevice, unreadable};
+use crate::harness::SEGMENT_BYTES;
+use lacuna_device::{BlockDevice, LogDevice};
+use lacuna_ftl::{
+    FormatOptions, Ftl, Key, KeyCost, KeyOptions, Lba, LogDeviceUse, NewKey, Op, Options, SECTOR, Secret,
+    Stream, Work,
+};
+use lacuna_sim::{SimDevice, SimMemory, unreadable};
 
 const BYTES: u64 = 64 << 20;
 const EXTENTS: u64 = 40_000;
@@ -30,13 +33,51 @@ fn sector(number: u64, value: u8) -> [u8; SECTOR] {
     sector
 }
 
-/// A store whose map has changed between checkpoints and since the last one, closed or not; with the last write of each
-/// extent, 0 where it is trimmed.
-fn store(map_memory: Option<u64>, is_closed: bool) -> (Arc<SimDevice>, Vec<u8>) {
+/// What a store has, and how it is left.
+#[derive(Clone, Copy, Default)]
+struct Kind {
+    map_memory: Option<u64>,
+    is_closed: bool,
+    is_encrypted: bool,
+    /// The last flush went to a log device.
+    is_logged: bool,
+}
+
+struct Store {
+    device: Arc<SimDevice>,
+    log: Option<Arc<SimMemory>>,
+    key: Key,
+}
+
+impl Store {
+    fn options(&self, map_memory: Option<u64>, log: Option<&Arc<SimMemory>>) -> Options {
+        let log_device = log.map_or(LogDeviceUse::None, |log| LogDeviceUse::Device(log.clone()));
+        Options { map_memory, log_device, key: self.key.clone(), ..Options::default() }
+    }
+}
+
+fn formatted(kind: Kind) -> Store {
     let device = SimDevice::with_block_bytes(BYTES, 4096, 1);
-    let shared: Arc<dyn BlockDevice> = device.clone();
-    harness::format(&shared);
-    let options = || Options { map_memory, ..Options::default() };
+    let log = kind.is_logged.then(|| SimMemory::beside(&device, 16 << 20, 1));
+    let secret = || Secret::new("one").unwrap();
+    let slot = KeyOptions { cost: KeyCost::MIN, ..KeyOptions::default() };
+    let options = FormatOptions {
+        segment_bytes: Some(SEGMENT_BYTES),
+        key: kind.is_encrypted.then(|| NewKey { secret: secret(), slot }),
+        log_device: log.clone().map(|log| log as Arc<dyn LogDevice>),
+        ..FormatOptions::default()
+    };
+    Ftl::format(device.clone(), &options).unwrap();
+    let key = if kind.is_encrypted { Key::Secret(secret()) } else { Key::default() };
+    Store { device, log, key }
+}
+
+/// A store whose map has changed between checkpoints and since the last one; with the last write of each extent, 0 where
+/// it is trimmed.
+fn store(kind: Kind) -> (Store, Vec<u8>) {
+    let store = formatted(kind);
+    let open =
+        || Ftl::open(store.device.clone(), store.options(kind.map_memory, store.log.as_ref())).unwrap();
     let mut values = vec![0; EXTENTS as usize];
     let write = |ftl: &Ftl, values: &mut Vec<u8>, numbers: &mut dyn Iterator<Item = u64>, value| {
         for number in numbers {
@@ -45,14 +86,14 @@ fn store(map_memory: Option<u64>, is_closed: bool) -> (Arc<SimDevice>, Vec<u8>) 
             values[number as usize] = value;
         }
     };
-    let ftl = Ftl::open(shared.clone(), options()).unwrap();
+    let ftl = open();
     write(&ftl, &mut values, &mut (0..EXTENTS), 1);
     ftl.checkpoint().unwrap();
     write(&ftl, &mut values, &mut (0..5_000), 2);
     ftl.close().unwrap();
     drop(ftl);
 
-    let ftl = Ftl::open(shared.clone(), options()).unwrap();
+    let ftl = open();
     write(&ftl, &mut values, &mut (0..9_000).step_by(3), 3);
     ftl.checkpoint().unwrap();
     write(&ftl, &mut values, &mut (20_000..40_000).step_by(2), 4);
@@ -70,13 +111,15 @@ fn store(map_memory: Option<u64>, is_closed: bool) -> (Arc<SimDevice>, Vec<u8>) 
         ftl.step(Work::Gc).unwrap();
     }
     write(&ftl, &mut values, &mut (3_000..3_200), 6);
-    match is_closed {
+    match kind.is_closed {
         true => ftl.close().unwrap(),
         false => ftl.flush().unwrap(),
     }
+    assert!(!kind.is_logged || ftl.stats().log_device_flushes > 0);
     drop(ftl);
-    device.power_cycle();
-    (device, values)
+    store.device.power_cycle();
+    store.log.iter().for_each(|log| log.power_cycle());
+    (store, values)
 }
 
 /// The blocks of the records of the map on `device`, each record by its kind.
@@ -123,10 +166,11 @@ fn compare(ftl: &Ftl, values: &[u8]) -> Wrong {
 }
 
 /// Salvages the store without the bytes `lost`: none if it can be opened without them.
-fn salvage(device: &SimDevice, lost: Vec<Range<u64>>, values: &[u8]) -> Option<(Wrong, Vec<String>)> {
-    let fork: Arc<dyn BlockDevice> = device.fork(1);
+fn salvage(store: &Store, lost: Vec<Range<u64>>, values: &[u8]) -> Option<(Wrong, Vec<String>)> {
+    let fork = store.device.fork(1);
+    let log = store.log.as_ref().map(|log| log.fork_beside(&fork, 1));
     let device = unreadable(fork, lost);
-    let options = || Options { map_memory: Some(64 << 10), ..Options::default() };
+    let options = || store.options(Some(64 << 10), log.as_ref());
     let (ftl, damage) = Ftl::salvage(device.clone(), options()).unwrap();
     let is_sound = damage.is_empty();
     assert_eq!(is_sound, Ftl::open(device, options()).is_ok(), "{damage:?}");
@@ -134,10 +178,10 @@ fn salvage(device: &SimDevice, lost: Vec<Range<u64>>, values: &[u8]) -> Option<(
 }
 
 /// The records of the newest checkpoint, by kind: those without which the store does not open.
-fn needed(device: &SimDevice, values: &[u8]) -> BTreeMap<u8, Vec<Range<u64>>> {
+fn needed(store: &Store, values: &[u8]) -> BTreeMap<u8, Vec<Range<u64>>> {
     let mut needed = BTreeMap::<u8, Vec<Range<u64>>>::new();
-    for (kind, range) in records(device).into_iter().filter(|(kind, _)| *kind > LEAVES) {
-        let Some((wrong, damage)) = salvage(device, vec![range.clone()], values) else { continue };
+    for (kind, range) in records(&store.device).into_iter().filter(|(kind, _)| *kind > LEAVES) {
+        let Some((wrong, damage)) = salvage(store, vec![range.clone()], values) else { continue };
         assert_eq!(Wrong { back: 0, ..wrong }, Wrong::default(), "kind {kind} at {range:?}: {damage:?}");
         if kind != INDEX {
             assert_eq!(wrong.back, 0, "kind {kind} at {range:?}: {damage:?}");
@@ -148,9 +192,9 @@ fn needed(device: &SimDevice, values: &[u8]) -> BTreeMap<u8, Vec<Range<u64>>> {
     needed
 }
 
-fn assert_salvaged(map_memory: Option<u64>, is_closed: bool) {
-    let (device, values) = store(map_memory, is_closed);
-    let mut needed = needed(&device, &values);
+fn assert_salvaged(kind: Kind) {
+    let (store, values) = store(kind);
+    let mut needed = needed(&store, &values);
     let counts: Vec<_> = needed.iter().map(|(kind, ranges)| (*kind, ranges.len())).collect();
     let [(ROOT, 1), (INDEX, 1..), (COUNTERS, 1..)] = counts[..] else { panic!("{counts:?}") };
 
@@ -159,7 +203,7 @@ fn assert_salvaged(map_memory: Option<u64>, is_closed: bool) {
         [&[ROOT, INDEX][..], &[INDEX, COUNTERS], &[ROOT, COUNTERS], &[INDEX], &[ROOT, INDEX, COUNTERS]]
     {
         let lost = kinds.iter().flat_map(|kind| needed[kind].clone()).collect();
-        let (wrong, damage) = salvage(&device, lost, &values).unwrap();
+        let (wrong, damage) = salvage(&store, lost, &values).unwrap();
         eprintln!("without {kinds:?}: {wrong:?}, {:?}", &damage[1..]);
         assert_eq!(Wrong { back: 0, ..wrong }, Wrong::default(), "{kinds:?}: {damage:?}");
         assert!(kinds.contains(&INDEX) || wrong.back == 0, "{kinds:?}: {damage:?}");
@@ -174,9 +218,9 @@ fn assert_salvaged(map_memory: Option<u64>, is_closed: bool) {
 
     // Of a leaf without an index nothing is known but that it is missing.
     let (mut missing, index) = (0, needed.remove(&INDEX).unwrap());
-    for (_, leaves) in records(&device).into_iter().filter(|(kind, _)| *kind == LEAVES).step_by(3) {
+    for (_, leaves) in records(&store.device).into_iter().filter(|(kind, _)| *kind == LEAVES).step_by(3) {
         let lost = index.iter().cloned().chain([leaves]).collect();
-        let (wrong, damage) = salvage(&device, lost, &values).unwrap();
+        let (wrong, damage) = salvage(&store, lost, &values).unwrap();
         missing += wrong.missing;
         assert!(
             wrong.missing == 0 || damage.iter().any(|line| line.contains("missing") || line.contains("back")),
@@ -188,26 +232,34 @@ fn assert_salvaged(map_memory: Option<u64>, is_closed: bool) {
 
 #[test]
 fn what_a_checkpoint_has_once_is_put_together_again() {
-    assert_salvaged(None, true);
+    assert_salvaged(Kind { is_closed: true, ..Kind::default() });
 }
 
 #[test]
 fn so_is_that_of_a_store_that_was_not_closed() {
-    assert_salvaged(None, false);
+    assert_salvaged(Kind::default());
 }
 
 #[test]
 fn so_is_that_of_a_store_with_little_memory_for_its_map() {
-    assert_salvaged(Some(64 << 10), false);
+    assert_salvaged(Kind { map_memory: Some(64 << 10), ..Kind::default() });
+}
+
+#[test]
+fn so_is_that_of_an_encrypted_store() {
+    assert_salvaged(Kind { is_encrypted: true, ..Kind::default() });
+}
+
+#[test]
+fn so_is_that_of_a_store_with_a_log_device() {
+    assert_salvaged(Kind { is_logged: true, is_encrypted: true, ..Kind::default() });
 }
 
 /// The only checkpoint of a young store is empty: all is in the log.
 #[test]
 fn a_young_store_is_salvaged_from_its_log() {
-    let device = SimDevice::with_block_bytes(BYTES, 4096, 1);
-    let shared: Arc<dyn BlockDevice> = device.clone();
-    harness::format(&shared);
-    let ftl = harness::open(&shared);
+    let store = formatted(Kind::default());
+    let ftl = Ftl::open(store.device.clone(), store.options(None, None)).unwrap();
     let mut values = vec![0; 300];
     for number in 0..300 {
         let data = sector(number, 1);
@@ -216,8 +268,8 @@ fn a_young_store_is_salvaged_from_its_log() {
     }
     ftl.flush().unwrap();
     drop(ftl);
-    device.power_cycle();
-    let all: Vec<_> = records(&device).into_iter().map(|(_, range)| range).collect();
-    let (wrong, damage) = salvage(&device, all, &values).unwrap();
+    store.device.power_cycle();
+    let all: Vec<_> = records(&store.device).into_iter().map(|(_, range)| range).collect();
+    let (wrong, damage) = salvage(&store, all, &values).unwrap();
     assert_eq!(wrong, Wrong::default(), "{damage:?}");
 }

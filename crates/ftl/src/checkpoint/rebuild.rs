@@ -12,10 +12,12 @@
 //!    again: what was trimmed may be back. So may what a power cut had voided. A chunk's checksum detects places that
 //!    were used again.
 //! 3. *The counters* are those of the leaves that can be read, as the map's sums must be. Those of the checkpoint, or
-//!    its root, tell how many extents are missing or too many.
-//! 4. *Without a root* the map is that after the batch that the records before its place name, and all of the epoch's
-//!    log is replayed: batches after that one, and all relocations. Earlier ones of these are harmless by argument 3 of
-//!    `recovery::replay`.
+//!    its root, tell how many extents are missing or too many. As many as there were may still be other ones: where
+//!    leaves stand in for a part of the index and the newest one cannot be read, an older one counts.
+//! 4. *Without a root* the index is that of the checkpoint if no more than the counters fit between it and the root's
+//!    place; else it may be that of an earlier one. The map is that after the batch that the index names, or else the
+//!    records before the root's place, and all of the epoch's log is replayed: batches after that one, and all
+//!    relocations. Earlier ones of these are harmless by argument 3 of `recovery::replay`.
 
 use std::collections::BTreeMap;
 
@@ -26,8 +28,9 @@ use crate::{
     Error, Seq,
     addr::{CHUNK_SECTORS, GRAIN, SegNo},
     format::{
-        IndexEntry, LeafAddr, Life, Live, POSITIONS, Position, RECORD_HEADER_BYTES, RecordHeaderRaw,
-        RecordKind, Root, RootRef, SegmentHeader, SegmentKind, Superblock,
+        IndexEntry, LeafAddr, Life, Live, POSITIONS, Position, RECORD_HEADER_BYTES, RecordHeader,
+        RecordHeaderRaw, RecordKind, Root, RootRef, SEGMENT_LIVE_BYTES, SegmentHeader, SegmentKind,
+        Superblock,
     },
     map::{Absent, Leaf, Map},
     media::{
@@ -111,19 +114,29 @@ pub(crate) fn rebuild(
         None => known.is_complete,
     };
     let index = if is_complete { known.into_entries() } else { found.fill(known) };
-    let (out_of_use, counted) = parts.counters(space);
-    let extents = index.iter().fold(0_u64, |sum, entry| sum.saturating_add(entry.live.extents));
-    let promised = root.as_ref().map(|root| root.extents).or(counted).or(is_complete.then_some(extents));
+    let (counted, out_of_use) = parts.counters(space);
+    let extents = sum_extents(index.iter().map(|entry| &entry.live));
+    let promised = root.as_ref().map(|root| root.extents).or(counted.as_deref().map(sum_extents));
+    let is_own = is_complete && (root.is_some() || parts.lead_to(at, space));
+    let promised = promised.or(is_own.then_some(extents));
+    let counters = count(volume, &index);
+    let own = match is_own {
+        true => Own::All,
+        false if counted.is_some_and(|all| !all.is_empty() && counters.starts_with(&all)) => Own::AsCounted,
+        false => Own::Some,
+    };
 
     let mut segments = vec![at.segment];
     segments.extend(parts.all().map(|part| part.record.header.life.segment));
     segments.extend(index.iter().map(|entry| entry.place.segment));
     segments.sort_unstable();
     segments.dedup();
-    let remark = remark(extents, promised, root.is_some());
+    let remark = remark(extents, promised, own, root.is_some());
     let is_root_lost = root.is_none();
+    let seq = |part: &Part| part.record.header.seq;
+    let of_index = parts.index.iter().flatten().map(|part| seq(part)).max().filter(|_| is_complete);
     let root = root.unwrap_or(Root {
-        start_seq: parts.all().map(|part| part.record.header.seq).max().unwrap_or(found.last_seq),
+        start_seq: of_index.or(parts.all().map(seq).max()).unwrap_or(found.last_seq),
         start_move: Seq(0),
         generation_next: 0,
         extents,
@@ -131,15 +144,36 @@ pub(crate) fn rebuild(
         positions: [None; POSITIONS],
         records: Vec::new(),
     });
-    let counters = count(volume, &index);
     let loaded = Loaded { map: Map::load(index, counters), root, segments, out_of_use, is_root_lost };
     (loaded, volume.corrupt("checkpoint", volume.offset(at.segment, at.offset as usize), remark))
 }
 
+/// Which leaves are those of the checkpoint.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Own {
+    /// All, as its index says.
+    All,
+    /// Perhaps all: they have in each segment what it counted there.
+    AsCounted,
+    /// Perhaps not all.
+    Some,
+}
+
+fn sum_extents<'l>(all: impl IntoIterator<Item = &'l Live>) -> u64 {
+    all.into_iter().fold(0, |sum, live| sum.saturating_add(live.extents))
+}
+
 /// What to say of a map with `extents` extents, where there were `promised`, if that is known.
-fn remark(extents: u64, promised: Option<u64>, has_root: bool) -> String {
+fn remark(extents: u64, promised: Option<u64>, own: Own, has_root: bool) -> String {
     let log = if has_root { "" } else { ", and its log from the segments" };
+    let older = if own == Own::Some { "; some may be from before they were overwritten" } else { "" };
     let completeness = match promised {
+        Some(promised) if promised == extents && own == Own::Some => {
+            "as many extents as it had are there, though perhaps not the same ones".to_owned()
+        }
+        Some(promised) if promised == extents && own == Own::AsCounted => {
+            "nothing of it seems to be missing".to_owned()
+        }
         Some(promised) if promised == extents => "nothing of it is missing".to_owned(),
         Some(promised) if promised > extents => {
             format!("{} of its {promised} extents are missing and read as never written", promised - extents)
@@ -150,7 +184,7 @@ fn remark(extents: u64, promised: Option<u64>, has_root: bool) -> String {
         ),
         None => "whether extents are missing or too many is not known".to_owned(),
     };
-    format!("put together from what can be read of the map{log}: {completeness}")
+    format!("put together from what can be read of the map{log}: {completeness}{older}")
 }
 
 impl Found {
@@ -319,19 +353,41 @@ impl Parts<'_> {
         self.index.iter().chain(&self.counters).copied().flatten()
     }
 
-    /// By segment, whether it is out of use; and the extents of all, if all counters can be read.
-    fn counters(&self, space: Space) -> (Vec<bool>, Option<u64>) {
+    /// Whether they are of one checkpoint, and nothing but counters can have been between them and its root at `at`.
+    fn lead_to(&self, at: RootRef, space: Space) -> bool {
+        let Some(RecordHeader { seq, life, offset, total_bytes, .. }) =
+            self.all().last().map(|part| part.record.header)
+        else {
+            return false;
+        };
+        let padded = |bytes: usize| bytes.next_multiple_of(space.block_bytes);
+        let (root, end) = (at.offset as usize, padded((offset + total_bytes) as usize));
+        let counters = match self.counters.iter().all(Option::is_some) {
+            true => 0,
+            false => padded(RECORD_HEADER_BYTES + space.segments * SEGMENT_LIVE_BYTES),
+        };
+        let is_next = match life.generation == at.generation {
+            true => end + counters == root,
+            // The root did not fit there.
+            false => {
+                counters == 0
+                    && root == space.checkpoint_start()
+                    && end + at.bytes as usize > space.segment_bytes
+            }
+        };
+        is_next && self.all().all(|part| part.record.header.seq == seq)
+    }
+
+    /// By segment, what it counts, if all counters can be read; and whether it is out of use.
+    fn counters(&self, space: Space) -> (Option<Vec<Live>>, Vec<bool>) {
         let read = |part: &Option<&Part>| part.and_then(|part| counters(&part.record, space).ok());
         let read: Option<Vec<_>> = self.counters.iter().map(read).collect();
         // Without all of them it is not known which segments the others are about.
-        let read: Option<Vec<_>> = read.map(|parts| parts.into_iter().flatten().collect());
-        let extents = read
-            .as_ref()
-            .map(|all| all.iter().fold(0_u64, |sum, (live, _)| sum.saturating_add(live.extents)));
-        let mut out_of_use: Vec<_> =
-            read.into_iter().flatten().map(|(_, is_out_of_use)| is_out_of_use).collect();
+        let read: Option<(Vec<_>, Vec<_>)> = read.map(|parts| parts.into_iter().flatten().unzip());
+        let (counted, out_of_use) = read.unzip();
+        let mut out_of_use: Vec<_> = out_of_use.unwrap_or_default();
         out_of_use.resize(space.segments, false);
-        (out_of_use, extents)
+        (counted, out_of_use)
     }
 }
 

@@ -311,8 +311,11 @@ impl Replay<'_> {
         }
         if last < found.durable.batches && !is_broken(Rule::MarksCount) {
             let (missing, flushed) = (last.0 + 1, found.durable.batches.0);
-            let reason =
-                format!("batch {missing} was flushed and is not there; the log goes up to {flushed}");
+            let reason = format!(
+                "batch {missing} was flushed and is not there; the log goes up to {flushed}; {} batches that follow are \
+                 left out",
+                found.batches.len()
+            );
             self.losses.pass(Err(self.volume.corrupt("log", found.end, reason)), ())?;
         }
         Ok(last)

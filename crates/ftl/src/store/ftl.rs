@@ -57,7 +57,8 @@ impl Ftl {
     /// Opens the remains of a store for reading only, even where [`Ftl::open`] refuses because of damage, and returns a
     /// list of that damage, one line for each place; it is empty where `open` would not refuse. If a flushed batch is
     /// missing, the space is as the batches before it left it. Reading a damaged sector is an error. Where the list says
-    /// that a checkpoint was put together from the rest of its map, sectors may be missing from the space, or be back.
+    /// that a checkpoint was put together from the rest of its map, sectors may be missing from the space, or be back, and
+    /// where it says so, be as they were before they were overwritten.
     ///
     /// # Errors
     /// As [`Ftl::open`], if all superblocks are damaged, or it is no store.
