@@ -15,11 +15,13 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use lacuna_device::Error as DeviceError;
 use lacuna_ftl::Error as FtlError;
 use lacuna_nvmfs::{
     Error, Ino, Nvmfs, Options, RemainingInode, Remains,
     posix::{FileKind, Runs},
 };
+use rustix::io::Errno;
 
 use crate::log_device;
 
@@ -48,9 +50,18 @@ pub(crate) struct RescueArguments {
 
 /// What to do about a damaged store.
 pub(crate) fn hint(error: &anyhow::Error) -> Option<String> {
-    let is_damage = |cause: &(dyn std::error::Error + 'static)| {
-        matches!(cause.downcast_ref(), Some(Error::Corrupt { .. } | Error::Ftl(FtlError::Corrupt { .. })))
-            || matches!(cause.downcast_ref(), Some(FtlError::Corrupt { .. }))
+    let of_ftl = |error: &FtlError| match error {
+        FtlError::Corrupt { .. } => true,
+        FtlError::Device(DeviceError::Io { source, .. }) => {
+            let errno = source.raw_os_error().map(Errno::from_raw_os_error);
+            matches!(errno, Some(Errno::IO | Errno::NODATA))
+        }
+        _ => false,
+    };
+    let is_damage = |cause: &(dyn std::error::Error + 'static)| match cause.downcast_ref() {
+        Some(Error::Corrupt { .. }) => true,
+        Some(Error::Ftl(error)) => of_ftl(error),
+        _ => cause.downcast_ref().is_some_and(of_ftl),
     };
     error.chain().any(is_damage).then(|| " (lacuna rescue STORE DIR copies what is left)".to_owned())
 }
@@ -212,3 +223,22 @@ impl Nameless<'_> {
 
 /// Bytes of a sector: inodes are one each.
 const SECTOR: u64 = 512;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A bad block was reported by its place alone.
+    #[test]
+    fn unreadable_stores_are_to_be_rescued() {
+        let device = |errno: Errno| FtlError::Device(DeviceError::io("read at byte 0", errno.into()));
+        for (error, hints) in [
+            (anyhow::Error::from(device(Errno::IO)), true),
+            (Error::Ftl(device(Errno::NODATA)).into(), true),
+            (Error::Ftl(device(Errno::NOENT)).into(), false),
+            (DeviceError::io("a directory outside", Errno::IO.into()).into(), false),
+        ] {
+            assert_eq!(hint(&error).is_some(), hints, "{error}");
+        }
+    }
+}
