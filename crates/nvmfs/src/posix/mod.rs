@@ -283,7 +283,8 @@ impl Posix {
 
     /// Removes a name, and with the last one the inode; an open one stays until its last release. Of a damaged file
     /// only the name is removed: it is unknown whether it was the last, and [`Nvmfs::check`](crate::Nvmfs::check)
-    /// reports it. A file of which the map of the data cannot be read is freed by an open that can read it. Returns the inode that lost its last name, with its final attributes.
+    /// reports it. A file of which the map of the data cannot be read is freed by an open that can read it. Returns the
+    /// inode that lost its last name, with its final attributes.
     ///
     /// # Errors
     /// [`Refusal::NotFound`], [`Refusal::IsADirectory`].
