@@ -76,6 +76,10 @@ lacuna_mutants::breakable_rules! {
     BoundsNoted = "bounds-noted",
     /// A new record is refused only after deleted records were purged (flush::capacity).
     RefusedAfterPurge = "refused-after-purge",
+    /// Space that rollbacks need again stays reserved (flush::owed).
+    RollbacksHaveSpace = "rollbacks-have-space",
+    /// Images do not take another, longer form while space is short (flush::write).
+    ImagesStayShort = "images-stay-short",
     /// A file is truncated only when the log of that is durable (alloc invariant 4).
     CutsFollowLog = "cuts-follow-log",
     /// Replay skips the changes of a page before it was made anew (replay invariant 5).

@@ -7,6 +7,7 @@
 mod adaptive;
 mod ahead;
 mod alter;
+mod at_limit;
 mod bulk;
 mod contention;
 mod contract;

@@ -9,7 +9,7 @@ use std::{
 
 use crate::rigs::{Flash, Rig, recover};
 use lacuna_device::{BlockDevice, MemDevice, Vfs};
-use lacuna_engine::{Algorithm, Direction, Error, Store, StoreOptions, Table, TableKind, TableOptions};
+use lacuna_engine::{Algorithm, Direction, Error, Store, StoreOptions, Table, TableKind, TableOptions, Txn};
 use lacuna_nvmfs::{FormatOptions, Nvmfs, Options};
 use lacuna_sim::{SeededRng, for_each_seed};
 
@@ -250,12 +250,24 @@ struct Life {
     refused: u64,
 }
 
-/// Bytes that do not compress, of a length that depends on both.
+/// Versions from this one on are short, or compress well.
+const THIN: u64 = 1 << 20;
+
+/// Bytes of a length that depends on both; they do not compress, but for [`THIN`] versions.
 fn value_of(key: u64, version: u64) -> Vec<u8> {
+    if version >= THIN {
+        return vec![version as u8; if version.is_multiple_of(2) { 20 } else { 800 }];
+    }
     let mut rng = SeededRng::new(key << 20 | version);
     let mut value = vec![0; 300 + rng.below(1500) as usize];
     rng.fill(&mut value);
     value
+}
+
+/// A transaction of [`Life::hold`], and the versions that it wrote.
+struct Held {
+    txn: Txn,
+    changes: BTreeMap<u64, u64>,
 }
 
 impl Life {
@@ -366,13 +378,63 @@ impl Life {
         key.map_or(0, |(key, _)| *key)
     }
 
+    /// A transaction that lets others have space, and goes on until [`Life::release`]. `None` when the power was cut.
+    fn hold(&mut self, store: &Store, table: &Table) -> Option<Option<Held>> {
+        if self.rng.chance(50) {
+            return Some(None);
+        }
+        let mut held = Held { txn: store.begin(), changes: BTreeMap::new() };
+        for _ in 0..self.rng.below(4000).min(self.model.len() as u64) {
+            let (key, version) = (self.any_key(), THIN + self.rng.below(256));
+            match held.txn.put(table, &key.to_be_bytes(), &value_of(key, version)) {
+                Ok(()) => drop(held.changes.insert(key, version)),
+                Err(Error::Full { .. }) => break,
+                Err(error) => {
+                    assert!(self.flash.may_fail(), "{error}");
+                    return None;
+                }
+            }
+        }
+        Some(Some(held))
+    }
+
+    /// Rolls it back, or commits it now and then. `None` when the power was cut.
+    fn release(&mut self, held: Option<Held>) -> Option<()> {
+        let Some(Held { txn, changes }) = held else { return Some(()) };
+        if self.rng.chance(70) {
+            return txn.rollback().map_err(|error| assert!(self.flash.may_fail(), "{error}")).ok();
+        }
+        if let Err(error) = txn.commit() {
+            assert!(self.flash.may_fail(), "{error}");
+            self.in_doubt = changes.into_iter().map(|(key, version)| (key, Some(version))).collect();
+            return None;
+        }
+        self.model.extend(changes);
+        Some(())
+    }
+
     /// Fills the store, overwrites, deletes a part, and fills it again. `None` when the power was cut.
     fn work(&mut self, store: &Store, table: &Table) -> Option<()> {
         let new_key = |life: &mut Life| {
             life.next_key += 1;
             (life.next_key, false)
         };
+        let held = self.hold(store, table)?;
+        let first_new = self.next_key + 1;
         while self.change(store, table, new_key)? {}
+        for _ in 0..self.rng.below(10) {
+            let newest = |life: &Life| life.model.range(first_new..).next_back().map(|(key, _)| *key);
+            let mut next = newest(self);
+            let deletes = next.is_some();
+            // What this transaction has deleted is in the model until it commits.
+            let each = |life: &mut Life| {
+                let key = next.unwrap_or(first_new);
+                next = life.model.range(first_new..key).next_back().map(|(key, _)| *key);
+                (key, true)
+            };
+            assert!(!deletes || self.change(store, table, each)?, "a delete beside a held transaction");
+        }
+        self.release(held)?;
         for _ in 0..self.rng.below(30) {
             // Longer values may be refused.
             self.change(store, table, |life| (life.any_key(), life.rng.chance(30)))?;

@@ -36,6 +36,9 @@ const ROLLED_BACK: &str = "rolled_back::transactions_that_are_rolled_back_beside
 const LATE_VIEW: &str = "scheduled::a_view_opened_while_purge_begins_keeps_its_history";
 const QUEUE: &str = "shapes::a_queue_has_the_leaves_of_what_is_live";
 const DELETED: &str = "full::what_was_deleted_makes_space_at_once";
+const LONGER: &str = "at_limit::a_rollback_makes_records_as_long_as_they_were";
+const COMPRESSED_LESS: &str = "at_limit::a_rollback_brings_back_what_does_not_compress";
+const FORMS: &str = "at_limit::a_rollback_writes_no_page_longer_than_before_while_space_is_short";
 const HOLES: &str = "shapes::power_cuts_among_holes_and_cut_files_on_a_directory";
 const CUT: &str = "shapes::files_are_cut_only_once_the_log_says_that_their_end_is_free";
 const THINNED: &str = "shapes::leaves_are_merged_however_records_are_deleted";
@@ -114,6 +117,9 @@ const RULES: &[(&str, &str)] = &[
     ("cuts-follow-log", CUT),
     ("holes-replayed", HOLES),
     ("refused-after-purge", DELETED),
+    ("rollbacks-have-space", LONGER),
+    ("rollbacks-have-space", COMPRESSED_LESS),
+    ("images-stay-short", FORMS),
     ("separators-move", THINNED),
     ("refused-leaves-go", REFUSED),
     ("descents-couple", MERGES),

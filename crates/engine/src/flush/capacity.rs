@@ -17,6 +17,10 @@
 //! free all the same than can be dirty. What they take of it, in a place that was a hole or had a short image, the next
 //! measurement shows.
 //!
+//! What rollbacks may need again of what is free ([`Owed`](super::Owed)) nothing new gets. While there is not plenty, an
+//! image that would be longer than the one before it keeps the algorithm of that: of a table that was compressed
+//! once, all would grow otherwise.
+//!
 //! Dirty pages are limited to what a recovery can read in time as well ([`StoreOptions::replay_time`]).
 
 use std::sync::Arc;
@@ -27,7 +31,10 @@ use crate::{
     mutant::{Rule, is_broken},
     pool::replay_cost,
     space::Space,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
     types::{Error, Result, StoreOptions},
 };
 
@@ -55,8 +62,10 @@ enum Level {
 /// What a write takes of the storage, beside log and undo.
 #[derive(Clone, Copy)]
 pub(crate) enum Claim<'a> {
-    /// None: a delete, or a row of the catalog.
+    /// None: a delete.
     Log,
+    /// Next to none, for what may be the way out of a full store: a row of the catalog.
+    Row,
     /// Space for a record of so many bytes, new or longer than before, which free pages of its table may have.
     Record(&'a Arc<Space>, usize),
     /// Space that nothing had before.
@@ -67,10 +76,16 @@ pub(crate) enum Claim<'a> {
 pub(crate) struct Capacity {
     /// What was free; `u64::MAX` where the VFS does not know, and before the first measurement.
     free_bytes: AtomicU64,
-    /// Bytes of pages dirty and on their way then.
-    dirty_then: AtomicU64,
     /// End of the log then.
     measured_at: AtomicU64,
+    /// Bytes of pages dirty and on their way then.
+    dirty_then: AtomicU64,
+    /// Bytes that images have taken beyond those before them.
+    taken: AtomicU64,
+    /// The same then.
+    taken_then: AtomicU64,
+    /// One measurement at a time.
+    measuring: Mutex<()>,
     /// Bytes of dirty pages beyond which the oldest are flushed.
     pub(super) dirty_bytes_max: u64,
     /// Reads in a replay of pages dirty and on their way, beyond which writers wait.
@@ -88,8 +103,11 @@ impl Capacity {
             (options.pool_bytes as u64 / DIRTY_SHARE.1 * DIRTY_SHARE.0).min(vfs_bytes / SHARE);
         Capacity {
             free_bytes: AtomicU64::new(u64::MAX),
-            dirty_then: AtomicU64::new(0),
             measured_at: AtomicU64::new(0),
+            dirty_then: AtomicU64::new(0),
+            taken: AtomicU64::new(0),
+            taken_then: AtomicU64::new(0),
+            measuring: Mutex::new(()),
             dirty_bytes_max,
             reads_max: replay_cost::reads_max(options.replay_time, options.log_bytes),
             flushed_at: AtomicU64::new(0),
@@ -150,12 +168,28 @@ impl Flusher {
     /// Measures the space left. The producer does so at each round, and writers when the log has grown
     /// much since.
     pub(super) fn measure_capacity(&self) -> Result<()> {
-        self.capacity.measured_at.store(self.pager.log().end_hint(), Ordering::Relaxed);
-        let dirty = self.pager.pool().dirty().unflushed_bytes() as u64;
-        let free_bytes = self.vfs.free_bytes()?.unwrap_or(u64::MAX);
-        self.capacity.free_bytes.store(free_bytes, Ordering::Relaxed);
-        self.capacity.dirty_then.store(dirty, Ordering::Relaxed);
+        let capacity = &self.capacity;
+        let _one = capacity.measuring.lock();
+        let measured_at = self.pager.log().end_hint();
+        // An image that was noted before is on its way still, or on the device.
+        let taken_then = capacity.taken.load(Ordering::Acquire);
+        let dirty_then = self.pager.pool().dirty().unflushed_bytes() as u64;
+        // What is in memory only takes its space later.
+        let unwritten = self.pager.log().unwritten_bytes();
+        let free_bytes = self.vfs.free_bytes()?.map_or(u64::MAX, |free| free.saturating_sub(unwritten));
+        let known = [
+            (&capacity.measured_at, measured_at),
+            (&capacity.taken_then, taken_then),
+            (&capacity.dirty_then, dirty_then),
+            (&capacity.free_bytes, free_bytes),
+        ];
+        known.into_iter().for_each(|(to, bytes)| to.store(bytes, Ordering::Relaxed));
         Ok(())
+    }
+
+    /// Notes that an image that is about to be written takes more than the one before it.
+    pub(super) fn note_taken(&self, bytes: usize) {
+        self.capacity.taken.fetch_add(bytes as u64, Ordering::AcqRel);
     }
 
     /// What is free now, if everything since the last measurement took space.
@@ -163,11 +197,22 @@ impl Flusher {
         let measured_at = self.capacity.measured_at.load(Ordering::Relaxed);
         match self.capacity.free_bytes.load(Ordering::Relaxed) {
             u64::MAX => u64::MAX,
-            free => free.saturating_sub(self.pager.log().end_hint().saturating_sub(measured_at)),
+            free => {
+                let logged = self.pager.log().end_hint().saturating_sub(measured_at);
+                let taken_then = self.capacity.taken_then.load(Ordering::Relaxed);
+                let taken = self.capacity.taken.load(Ordering::Relaxed).saturating_sub(taken_then);
+                free.saturating_sub(logged + taken)
+            }
         }
     }
 
-    /// Space that the pages dirty now may come to need; those flushed since the last measurement may have needed it.
+    /// What of it no rollback may come to need.
+    fn unowed_bytes(&self) -> u64 {
+        self.free_bytes().saturating_sub(self.owed.bytes())
+    }
+
+    /// Space that the pages dirty and on their way may come to need; those that were so at the last measurement may have
+    /// needed it.
     fn dirty_need(&self) -> u64 {
         let dirty = self.pager.pool().dirty().unflushed_bytes() as u64;
         dirty.max(self.capacity.dirty_then.load(Ordering::Relaxed))
@@ -191,7 +236,7 @@ impl Flusher {
 
     /// Refuses to rewrite pages of `bytes` where those may take the space that deletes need.
     pub(crate) fn must_have_space_to_rewrite(&self, bytes: u64) -> Result<()> {
-        let has_space = || self.free_bytes() >= self.options.log_bytes / 16 + self.dirty_need() + 2 * bytes;
+        let has_space = || self.unowed_bytes() >= self.options.log_bytes / 16 + self.dirty_need() + 2 * bytes;
         self.measure_capacity()?;
         if !has_space() && self.may_flush() {
             self.flush_all()?;
@@ -225,10 +270,15 @@ impl Flusher {
     /// Refuses work that may be given up while there is less space than accepted work may need.
     pub(crate) fn must_have_space(&self) -> Result<()> {
         self.measure_if_due()?;
-        match level(self.free_bytes(), &self.need()) {
+        match level(self.unowed_bytes(), &self.need()) {
             Level::Plenty => Ok(()),
             _ => Err(Error::Full { what: self.vfs.name().into() }),
         }
+    }
+
+    /// Whether there is so little space that no image should become longer than its page needs.
+    pub(super) fn is_short_of_space(&self) -> bool {
+        level(self.unowed_bytes(), &self.need()) != Level::Plenty && !is_broken(Rule::ImagesStayShort)
     }
 
     fn measure_if_due(&self) -> Result<()> {
@@ -249,7 +299,7 @@ impl Flusher {
         if self.has_space_for(claim)? {
             return Ok(());
         }
-        let is_delete = matches!(claim, Claim::Log);
+        let is_delete = matches!(claim, Claim::Log | Claim::Row);
         if self.may_flush() {
             if is_delete || self.may_flush_for_space(&self.capacity.flushed_at) {
                 if !is_delete && !is_broken(Rule::RefusedAfterPurge) {
@@ -276,16 +326,18 @@ impl Flusher {
         let is_due = self.may_soon_not_flush() && self.may_flush();
         if is_due && self.may_flush_for_space(&self.capacity.flushed_early_at) {
             self.flush_all()?;
-            self.measure_capacity()?;
+            let _ = self.measure_capacity();
         }
         Ok(())
     }
 
     fn has_space_for(&self, claim: Claim<'_>) -> Result<bool> {
-        let (free_bytes, need) = (self.free_bytes(), self.need());
+        let is_row = matches!(claim, Claim::Row);
+        let free_bytes = if is_row { self.free_bytes() } else { self.unowed_bytes() };
+        let need = self.need();
         let level = level(free_bytes, &need);
         Ok(match claim {
-            Claim::Log => level <= Level::DeletesOnly,
+            Claim::Log | Claim::Row => level <= Level::DeletesOnly,
             Claim::Space => level == Level::Plenty,
             Claim::Record(..) if is_plenty_once_flushed(free_bytes, &need) => true,
             Claim::Record(space, _) if self.makes_holes(space) => level == Level::Plenty,

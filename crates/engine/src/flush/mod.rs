@@ -27,13 +27,15 @@
 //! waits for a job with a page latched.
 //!
 //! `queue` holds the jobs. `threads` decides which are due and runs them; `write`, `protection`, `doublewrite` and
-//! `rewrite` write a page to the device; `rest` finds pages that rest; `checkpoint` frees log space; `throttle` and `capacity` slow and refuse writers; `horizon` knows
+//! `rewrite` write a page to the device; `rest` finds pages that rest; `checkpoint` frees log space; `throttle` and `capacity` slow and refuse writers,
+//! `owed` what rollbacks may need; `horizon` knows
 //! which writers images still have to name.
 
 mod capacity;
 mod checkpoint;
 mod doublewrite;
 mod horizon;
+mod owed;
 mod protection;
 mod queue;
 mod rest;
@@ -79,6 +81,7 @@ use capacity::Capacity;
 use doublewrite::DoublewriteFile;
 use horizon::Horizon;
 pub(crate) use horizon::Transactions;
+pub(crate) use owed::{Amount, Debt, Owed};
 use protection::{Protection, without_atomic_writes};
 use rest::Rests;
 
@@ -114,6 +117,7 @@ pub(crate) struct Flusher {
     /// When the log was last synced for its age.
     log_synced: Mutex<Instant>,
     capacity: Capacity,
+    owed: Owed,
     horizon: Horizon,
     rests: Rests,
     stats: Mutex<FlushStats>,
@@ -145,10 +149,13 @@ impl Flusher {
             is_running: AtomicBool::new(false),
             log_synced: Mutex::new(Instant::now()),
             capacity: Capacity::new(options, vfs_bytes),
+            owed: Owed::default(),
             horizon: Horizon::default(),
             rests: Rests::default(),
             stats: Mutex::default(),
         };
+        // Unless the VFS fails here: the producer measures again.
+        let _ = flusher.measure_capacity();
         if flusher.writes_twice() {
             // While there is space for it.
             flusher.doublewrite()?;
@@ -269,6 +276,11 @@ impl Flusher {
     /// Truncates the free end of a table's file, also finishing a truncation that a crash interrupted.
     pub(crate) fn truncate(&self, space: &Arc<Space>) -> Result<()> {
         truncate(&self.pager, space, true, self.options.log_bytes)
+    }
+
+    /// What transactions owe.
+    pub(crate) fn owed(&self) -> &Owed {
+        &self.owed
     }
 
     /// Where recovery would start now.

@@ -106,6 +106,13 @@ impl Image {
         (from < to).then(|| (self.offset() + from, to - from))
     }
 
+    /// By how much less it takes than the image before it.
+    fn shrunk(&self) -> u64 {
+        let unit = (self.space.file().props().hole_unit as usize).max(SECTOR);
+        let before = if self.is_hole { 0 } else { self.frame.image_bytes() };
+        before.next_multiple_of(unit).saturating_sub(self.bytes.next_multiple_of(unit)) as u64
+    }
+
     /// The hole that comes with it: all of a free page, else the part behind the image that is stale.
     fn hole(&self) -> Option<(u64, u64)> {
         if self.is_hole { Some((self.offset(), self.space.slot_bytes() as u64)) } else { self.stale() }
@@ -219,6 +226,7 @@ impl Writer {
             drop(page);
             lacuna_page::seal_block(out, &meta, space.page_bytes());
             let (bytes, lsn) = (blocks.block_bytes(), Lsn(meta.lsn));
+            flusher.note_taken(bytes.saturating_sub(frame.image_bytes()));
             let frame = frame.clone();
             let write_bytes = bytes;
             return Some(Image {
@@ -249,7 +257,14 @@ impl Writer {
         self.copy(&page, codec);
         drop(page);
         let lsn = ops::lsn(&self.copy[..space.page_bytes()]);
-        let (bytes, is_plain) = self.encode(&space, codec, start);
+        let (mut bytes, mut is_plain) = self.encode(&space, codec, start);
+        let before = frame.image_bytes();
+        let grows = before > 0 && bytes > before.next_multiple_of(SECTOR);
+        if grows && due.cause != Cause::Rest && flusher.is_short_of_space() {
+            (bytes, is_plain) = self.encode_as_before(frame, &space, codec, (bytes, is_plain), start);
+        }
+        let unit = (space.file().props().hole_unit as usize).max(SECTOR);
+        flusher.note_taken(bytes.next_multiple_of(unit).saturating_sub(before.next_multiple_of(unit)));
         let (frame, write_bytes) = (frame.clone(), bytes);
         let is_encrypted = lacuna_page::is_encrypted(&self.images[start..]);
         Some(Image { frame, space, start, bytes, write_bytes, lsn, is_plain, is_encrypted, is_hole: false })
@@ -295,6 +310,29 @@ impl Writer {
         (bytes, encoded.algorithm == Algorithm::None)
     }
 
+    /// Makes the image of the copied page anew by the algorithm of the one on the device, and packed, where `codec` made
+    /// one of so many bytes by another; the shorter one stays.
+    fn encode_as_before(
+        &mut self,
+        frame: &Frame,
+        space: &Space,
+        codec: Codec,
+        made: (usize, bool),
+        start: usize,
+    ) -> (usize, bool) {
+        let mut header = AlignedBuf::zeroed(SECTOR);
+        let offset = space.offset(frame.id().page);
+        let Ok(()) = space.file().read_at(offset, &mut header) else { return made };
+        let Ok((algorithm, _)) = lacuna_page::image_form(&header) else { return made };
+        if algorithm == codec.algorithm && self.packs || !algorithm.is_built_in() {
+            return made;
+        }
+        let packs = std::mem::replace(&mut self.packs, true);
+        let again = self.encode(space, Codec { algorithm, level: 0 }, start);
+        self.packs = packs;
+        if again.0 < made.0 { again } else { self.encode(space, codec, start) }
+    }
+
     /// Whether the new image of an unchanged page would differ from the one on the device. The page must not be written
     /// meanwhile.
     pub(super) fn would_change(
@@ -335,6 +373,9 @@ impl Writer {
         let write_bytes = self.write_out(flusher, images, protection)?;
         log_page_writes(flusher, images)?;
         let (mut written, mut again, mut bytes) = (0, 0, 0);
+        if flusher.may_punch() {
+            flusher.owed().note_shrunk(images.iter().map(Image::shrunk).sum());
+        }
         for image in images {
             note_rest(flusher, image, cause);
             let was_written = image.frame.note_written(image.bytes, !image.is_hole, image.is_all());

@@ -50,6 +50,8 @@ pub(crate) struct Frame {
     pub(super) in_flight_since: AtomicU64,
     /// Bytes that the image on the device takes; 0 when there is none.
     pub(super) disk_bytes: AtomicU32,
+    /// The same, but 0 where there may be one of any length.
+    pub(super) image_bytes: AtomicU32,
     /// Bytes of its place on the device behind which there is nothing, or [`UNKNOWN`]. Behind an encrypted image there may
     /// be plaintext of the time before, so there it is found out.
     pub(super) taken_bytes: AtomicU32,
@@ -95,6 +97,7 @@ impl Frame {
             dirty_since: AtomicU64::new(0),
             in_flight_since: AtomicU64::new(0),
             disk_bytes: AtomicU32::new(0),
+            image_bytes: AtomicU32::new(0),
             taken_bytes: AtomicU32::new(UNKNOWN),
             written: AtomicBool::new(false),
             failed: AtomicBool::new(false),
@@ -113,6 +116,11 @@ impl Frame {
         self.disk_bytes.load(Ordering::Relaxed) as usize
     }
 
+    /// Bytes that the image on the device takes for sure.
+    pub(crate) fn image_bytes(&self) -> usize {
+        self.image_bytes.load(Ordering::Relaxed) as usize
+    }
+
     /// Bytes of its place on the device behind which there is nothing, where that is known.
     pub(crate) fn taken_bytes(&self) -> Option<usize> {
         let taken = self.taken_bytes.load(Ordering::Relaxed);
@@ -123,6 +131,7 @@ impl Frame {
     /// is left in its place. Returns whether one was written before since the page came in.
     pub(crate) fn note_written(&self, disk_bytes: usize, is_image: bool, is_all: bool) -> bool {
         self.disk_bytes.store(disk_bytes as u32, Ordering::Relaxed);
+        self.image_bytes.store(disk_bytes as u32, Ordering::Relaxed);
         self.taken_bytes.store(if is_all { disk_bytes as u32 } else { UNKNOWN }, Ordering::Relaxed);
         is_image && self.written.swap(true, Ordering::Relaxed)
     }

@@ -369,6 +369,7 @@ impl Pool {
             if !is_new {
                 // Its image, if it has one, may be of any length.
                 frame.disk_bytes.store(frame.page_bytes as u32, Ordering::Relaxed);
+                frame.image_bytes.store(0, Ordering::Relaxed);
             }
             blank(&mut guard);
             return Some(guard);
@@ -475,7 +476,9 @@ fn fill_page(space: &Space, newest: Lsn, kept: Option<&[u8]>, guard: &mut WriteG
     let load = |sealed: &[u8], guard: &mut WriteGuard| {
         let id = guard.id();
         let (target, block, _) = guard.parts_mut();
-        blocks.load(id, sealed, newest, target, block).map_err(|reason| corrupt(space, page, reason))
+        blocks.load(id, sealed, newest, target, block).map_err(|reason| corrupt(space, page, reason))?;
+        guard.frame.image_bytes.store(blocks.block_bytes() as u32, Ordering::Relaxed);
+        Ok(())
     };
     if let Some(block) = kept {
         blocks.count_kept();
@@ -511,6 +514,7 @@ fn read_image(space: &Space, page: PageNo, newest: Lsn, guard: &mut WriteGuard) 
         debug_assert!(target.len() > TRAILER_BYTES);
         let bytes = lacuna_page::image_bytes(image).map_err(|e| corrupt(e.to_string()))?;
         guard.frame.disk_bytes.store(bytes as u32, Ordering::Relaxed);
+        guard.frame.image_bytes.store(bytes as u32, Ordering::Relaxed);
         if space.cipher().is_some() {
             guard.frame.taken_bytes.store(taken_bytes(image, bytes) as u32, Ordering::Relaxed);
         }

@@ -39,7 +39,7 @@ use crate::{
     alloc::Allocator,
     btree::{Direction, Tree},
     catalog::{self, CATALOG_PAGE_BYTES, FIRST_TABLE, Row},
-    flush::{self, Flusher},
+    flush::{self, Debt, Flusher},
     keys::{Keys, LOG_KEY},
     log_device,
     mtr::Pager,
@@ -373,7 +373,7 @@ fn finish_transactions(engine: &TxnEngine, stats: &mut RecoveryStats) -> Result<
     load_catalog(engine)?;
     for (log, state) in found {
         if state == State::Active {
-            txn::roll_back(engine, log, UndoPtr::NONE)?;
+            txn::roll_back(engine, log, UndoPtr::NONE, &mut Debt::default())?;
             if let Some(running) = engine.txns().get(log.txn()) {
                 engine.txns().finish(&running, std::iter::empty());
             }

@@ -307,7 +307,7 @@ impl Store {
         engine.poison().check()?;
         let (_, space) = self.existing(name)?;
         // Before the table is closed to others.
-        engine.admit(Claim::Log)?;
+        engine.admit(Claim::Row)?;
         // Also by transactions that read a file which this one replaced.
         let is_free = engine.retired_of(&space).iter().all(|old| old.is_free());
         if !is_free || !space.close() {

@@ -112,7 +112,9 @@ impl Txn {
             && !is_broken(Rule::LoadsWhole)
         {
             self.changes += 1;
-            self.busy(|txn| roll_back(&txn.engine, log, before).map_err(|e| txn.engine.poison.set(e)))?;
+            self.busy(|txn| {
+                roll_back(&txn.engine, log, before, &mut txn.debt).map_err(|e| txn.engine.poison.set(e))
+            })?;
             self.running.iter().for_each(|running| self.engine.txns.note_release(running));
         }
         outcome

@@ -60,7 +60,7 @@ impl Txn {
             self.write_short(space, key, write, OVERFLOW)
         });
         if let (Err(_), Some(log)) = (&outcome, self.undo) {
-            roll_back(&self.engine, log, before).map_err(|e| self.engine.poison.set(e))?;
+            roll_back(&self.engine, log, before, &mut self.debt).map_err(|e| self.engine.poison.set(e))?;
         }
         outcome
     }

@@ -71,7 +71,7 @@ pub use table::Table;
 
 use crate::{
     btree::{Direction, Finger, Tree, asks_to_merge},
-    flush::Claim,
+    flush::{Amount, Claim, Debt},
     mtr::{self, LOGGED_OP_BYTES, Mtr},
     mutant::{Rule, is_broken},
     page::{
@@ -112,6 +112,8 @@ pub struct Txn {
     needs_purge: bool,
     /// Bytes that its undo records take, and the long values they come to own.
     history_bytes: u64,
+    /// Space that its rollback may need.
+    debt: Debt,
     locked: Vec<LockedKey>,
     /// The leaf of each table that was latched last to lock a key.
     fingers: SmallVec<[(TableId, Finger); 4]>,
@@ -155,6 +157,7 @@ impl Txn {
             undo: None,
             needs_purge: false,
             history_bytes: 0,
+            debt: Debt::default(),
             locked: Vec::new(),
             fingers: SmallVec::new(),
             pins: Mutex::default(),
@@ -394,7 +397,8 @@ impl Txn {
             return Err(bad());
         }
         self.changes += 1;
-        roll_back(&self.engine, log, savepoint.newest).map_err(|e| self.engine.poison.set(e))?;
+        roll_back(&self.engine, log, savepoint.newest, &mut self.debt)
+            .map_err(|e| self.engine.poison.set(e))?;
         self.running.iter().for_each(|running| self.engine.txns.note_release(running));
         Ok(())
     }
@@ -461,7 +465,7 @@ impl Txn {
         if let Some(log) = self.undo {
             engine.poison.check()?;
             // A transaction that cannot be rolled back must not release its locks: stop the store.
-            roll_back(&engine, log, UndoPtr::NONE)
+            roll_back(&engine, log, UndoPtr::NONE, &mut self.debt)
                 .and_then(|()| engine.leave_slot(log))
                 .map_err(|e| engine.poison.set(e))?;
             self.slot = None;
@@ -475,6 +479,7 @@ impl Txn {
         if let Some((slot, holds_history)) = self.slot.take() {
             self.engine.give_slot_back(slot, holds_history);
         }
+        self.engine.flusher.owed().settle(&mut self.debt);
         let mut moment = 0;
         if let Some(running) = self.running.take() {
             moment = self.engine.txns.finish(&running, self.locked.drain(..));
@@ -544,7 +549,7 @@ impl Txn {
         check_key(space, key)?;
         self.engine.admit(match write {
             // A row of the catalog takes next to nothing, and may be what lets a full store compress itself.
-            _ if space.id() == TableId::CATALOG => Claim::Log,
+            _ if space.id() == TableId::CATALOG => Claim::Row,
             Write::Delete => Claim::Log,
             Write::Put(value) | Write::Insert(value) => {
                 check_value(value)?;
@@ -640,7 +645,12 @@ impl Txn {
         let (undo, mut undo_pages) = {
             let mut delta = Scratch::new();
             let record = undo_of(space.id(), key, (old, value), edit.as_ref(), &mut delta);
-            self.log_undo(&mut mtr, record)?
+            let new_bytes = value.map_or(0, |(_, value)| value.len());
+            let shorter = old.map_or(0, |cell| cell.value.len().saturating_sub(new_bytes));
+            let amount = Amount::of(space, &record, shorter);
+            let logged = self.log_undo(&mut mtr, record)?;
+            self.engine.flusher.owed().owe(&mut self.debt, amount);
+            logged
         };
         let slot = slot as u16;
         let mut bytes = Scratch::new();

@@ -12,6 +12,7 @@ use smallvec::SmallVec;
 
 use crate::{
     btree::{Tree, asks_to_merge},
+    flush::{Amount, Debt},
     mtr::{self, LOGGED_OP_BYTES, Mtr},
     mutant::{Rule, is_broken},
     overflow,
@@ -32,8 +33,8 @@ use crate::{
 /// them).
 ///
 /// Each step is one mini-transaction that restores a record and retracts its undo record, so that an interrupted
-/// rollback continues where it stopped.
-pub(crate) fn roll_back(engine: &TxnEngine, log: UndoLog, keep: UndoPtr) -> Result<()> {
+/// rollback continues where it stopped. What the transaction owes becomes less.
+pub(crate) fn roll_back(engine: &TxnEngine, log: UndoLog, keep: UndoPtr, debt: &mut Debt) -> Result<()> {
     let mut circle = Circle::new();
     loop {
         engine.flusher.throttle()?;
@@ -54,7 +55,7 @@ pub(crate) fn roll_back(engine: &TxnEngine, log: UndoLog, keep: UndoPtr) -> Resu
             mtr.commit(&engine.pager, &mut [&mut first])?;
             return Ok(());
         }
-        take_back(engine, log, newest, &record)?;
+        take_back(engine, log, newest, &record, debt)?;
     }
 }
 
@@ -75,7 +76,13 @@ fn no_chain(engine: &TxnEngine, ptr: UndoPtr) -> Error {
     corrupt(engine.undo.space(), ptr.page(), "an undo record of a chain that names none, or is spent")
 }
 
-fn take_back(engine: &TxnEngine, log: UndoLog, ptr: UndoPtr, record: &UndoRecord<'_>) -> Result<()> {
+fn take_back(
+    engine: &TxnEngine,
+    log: UndoLog,
+    ptr: UndoPtr,
+    record: &UndoRecord<'_>,
+    debt: &mut Debt,
+) -> Result<()> {
     let Some(space) = engine.spaces.get(record.table) else {
         // The crash took the table's creation, and all its content with it; or this recovery removed its file, since no
         // committed row names it.
@@ -135,6 +142,7 @@ fn take_back(engine: &TxnEngine, log: UndoLog, ptr: UndoPtr, record: &UndoRecord
         let asks = asks_to_merge(Node::new(&leaf), used);
         mtr.commit(&engine.pager, &mut [&mut leaf, &mut undo_page])?;
         drop((leaf, undo_page));
+        engine.flusher.owed().pay(debt, Amount::of(&space, record, grown));
         if asks {
             tree.merge(&record.key);
         }

@@ -259,6 +259,11 @@ impl Log {
         next.saturating_sub(self.checkpoint_hint.load(Ordering::Acquire))
     }
 
+    /// Bytes of log that are not written yet; may lag slightly.
+    pub(crate) fn unwritten_bytes(&self) -> u64 {
+        self.end_hint().saturating_sub(self.written_hint.load(Ordering::Acquire))
+    }
+
     pub(crate) fn stats(&self) -> LogStats {
         self.state.lock().stats
     }

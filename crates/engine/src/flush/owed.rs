@@ -1,0 +1,141 @@
+//! Space that rollbacks may come to need.
+//!
+//! A change that makes a record shorter lets others have its space, in its leaf or as a leaf of their own; one that makes
+//! it compress better lets its page's image shrink, and others have the hole. A rollback asks nobody for space, and needs
+//! all of that again. So it stays reserved until the transaction's end, and new records find less free:
+//!
+//! 1. For each record twice the bytes by which it became shorter: leaves that rollbacks split may end half full. In blocks
+//!    of row-compressed tables, where records that compress better make space for others as well, twice all bytes that
+//!    were replaced.
+//! 2. What images have shrunk by while transactions ran that changed records, but no more than the bytes of what these
+//!    changed.
+//!
+//! Each change counts, also of a record that was changed before, and so do images that shrink for other reasons meanwhile:
+//! what a rollback needs at most of all that, nobody knows. Images of plain tables do not shrink.
+//!
+//! The space for deleted records and long values is not given back before a commit. What the pages that are dirty take
+//! beyond that, each at its full size, is reserved anyway (`capacity`). It also covers what goes unseen: transactions
+//! that owe less than [`UNIT`], and pages that all shrink by a whole unit of space because of a few bytes.
+
+use lacuna_page::Algorithm;
+
+use crate::{
+    mutant::{Rule, is_broken},
+    page::undo::{Change, UndoRecord},
+    space::Space,
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+/// A transaction tells what it owes in steps of so many bytes: most never do.
+const UNIT: u64 = 4 << 10;
+
+/// Bytes that a rollback of one change, or of all of a transaction, may need.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Amount {
+    /// Of leaves.
+    leaves: u64,
+    /// Of images, at most.
+    images: u64,
+}
+
+impl Amount {
+    /// Of the change that `undo` takes back, which made the record so much `shorter`.
+    pub(crate) fn of(space: &Space, undo: &UndoRecord<'_>, shorter: usize) -> Amount {
+        let (shorter, kept) = (shorter as u64, undo.old_value.len() as u64);
+        let is_plain = space.codec(0).algorithm == Algorithm::None;
+        match undo.change {
+            Change::Update | Change::Edit if space.blocks().is_some() => {
+                Amount { leaves: 2 * kept, images: 0 }
+            }
+            Change::Update | Change::Edit if is_plain => Amount { leaves: 2 * shorter, images: 0 },
+            Change::Update | Change::Edit => {
+                Amount { leaves: 2 * shorter, images: kept.saturating_sub(shorter) }
+            }
+            _ => Amount::default(),
+        }
+    }
+}
+
+/// What one transaction owes.
+#[derive(Default)]
+pub(crate) struct Debt {
+    now: Amount,
+    /// What of it [`Owed`] knows.
+    told: Amount,
+}
+
+/// What all transactions owe.
+#[derive(Default)]
+pub(crate) struct Owed {
+    state: Mutex<State>,
+    bytes: AtomicU64,
+}
+
+#[derive(Default)]
+struct State {
+    of_transactions: Amount,
+    /// Bytes that images have shrunk by since no transaction owed any.
+    shrunk: u64,
+}
+
+impl Owed {
+    pub(super) fn bytes(&self) -> u64 {
+        if is_broken(Rule::RollbacksHaveSpace) { 0 } else { self.bytes.load(Ordering::Relaxed) }
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        let mut state = self.state.lock();
+        change(&mut state);
+        let Amount { leaves, images } = state.of_transactions;
+        if images == 0 {
+            state.shrunk = 0;
+        }
+        self.bytes.store(leaves + images.min(state.shrunk), Ordering::Relaxed);
+    }
+
+    /// Notes that images have shrunk by `bytes`.
+    pub(super) fn note_shrunk(&self, bytes: u64) {
+        if bytes > 0 {
+            self.change(|state| state.shrunk += bytes);
+        }
+    }
+
+    fn tell(&self, debt: &mut Debt) {
+        let Debt { now, told } = *debt;
+        self.change(|State { of_transactions, .. }| {
+            of_transactions.leaves = of_transactions.leaves + now.leaves - told.leaves;
+            of_transactions.images = of_transactions.images + now.images - told.images;
+        });
+        debt.told = now;
+    }
+
+    /// The transaction made a change.
+    pub(crate) fn owe(&self, debt: &mut Debt, amount: Amount) {
+        debt.now.leaves += amount.leaves;
+        debt.now.images += amount.images;
+        if debt.now.leaves >= debt.told.leaves + UNIT || debt.now.images >= debt.told.images + UNIT {
+            self.tell(debt);
+        }
+    }
+
+    /// It took the change back.
+    pub(crate) fn pay(&self, debt: &mut Debt, amount: Amount) {
+        // Of a transaction that a crash interrupted nothing is known.
+        debt.now.leaves = debt.now.leaves.saturating_sub(amount.leaves);
+        debt.now.images = debt.now.images.saturating_sub(amount.images);
+        if debt.told.leaves >= debt.now.leaves + UNIT || debt.told.images >= debt.now.images + UNIT {
+            self.tell(debt);
+        }
+    }
+
+    /// The transaction has ended.
+    pub(crate) fn settle(&self, debt: &mut Debt) {
+        debt.now = Amount::default();
+        if debt.told != debt.now {
+            self.tell(debt);
+        }
+    }
+}
