@@ -77,7 +77,7 @@ await "a lazy unmount does not end the process" has_ended
 "$LACUNA" mount --allow-other "$store" "$mnt"
 for command in info check ls quota; do
     as_user "$WORK/lacuna" $command "$mnt" 2>"$WORK/error" && fail "$command of another's mount"
-    grep -qF "$mnt: $store is mounted there, and its process does not listen to this user" "$WORK/error" ||
+    grep -qF "$mnt: $store is mounted there, and its process does not listen to this user and session" "$WORK/error" ||
         fail "$command of another's mount says: $(cat "$WORK/error")"
 done
 "$LACUNA" umount "$mnt"

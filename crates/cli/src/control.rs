@@ -146,7 +146,9 @@ pub(crate) fn ask(store: &Path, question: &str) -> anyhow::Result<Option<String>
         && mounts::store_meant(store).is_some()
     {
         let (name, mounted) = (store.display(), mounted.display());
-        anyhow::bail!("{name}: {mounted} is mounted there, and its process does not listen to this user");
+        anyhow::bail!(
+            "{name}: {mounted} is mounted there, and its process does not listen to this user and session"
+        );
     }
     Ok(answer)
 }

@@ -310,7 +310,7 @@ pub(crate) fn unmount(arguments: &UnmountArguments) -> Result<()> {
     let asked = control::ask_ahead(&store, ended::QUESTION).unwrap_or(None);
     unmount_dir(&dir, false).with_context(|| name.to_string())?;
     utab::forget(&dir);
-    if let Ok(Some(other)) = mounts::dir_of(&store) {
+    if !was_dead && let Ok(Some(other)) = mounts::dir_of(&store) {
         let (store, other) = (store.display(), other.display());
         complain(&format!("{name}: unmounted; {store} is still mounted on {other}, and closed with that"));
         return Ok(());

@@ -151,7 +151,7 @@ impl Inodes {
         }
         if let Some(error) = left {
             let store = self.volume.name();
-            log::warn!("{store}: files without a name are left for the next opening to free: {error}");
+            log::warn!("{store}: files without a name may be left for the next opening to free: {error}");
         }
         Ok(())
     }

@@ -233,6 +233,18 @@ impl Names {
         is_looked_up: bool,
         privilege: Privilege,
     ) -> Result<(Arc<Node>, Inode)> {
+        self.past_damage(|frees| self.link_and(ino, (parent, name), replaces, is_looked_up, privilege, frees))
+    }
+
+    fn link_and(
+        &self,
+        ino: Ino,
+        (parent, name): (Ino, &[u8]),
+        replaces: bool,
+        is_looked_up: bool,
+        privilege: Privilege,
+        frees: bool,
+    ) -> Result<(Arc<Node>, Inode)> {
         // An inode that lost its last name gets no other, whether it still exists or not; one that never had any may.
         let is_gone = |error| if is_stale(&error) { Refusal::NotFound.into() } else { error };
         let node = self.inodes.node(ino).map_err(is_gone)?;
@@ -268,7 +280,7 @@ impl Names {
                 update.privilege = privilege;
                 update.put_name(self.inodes.volume(), parent, *into, name, &inode);
                 if let Some(other) = other {
-                    self.drop_name(&mut update, other, locked.inode(other)?, true)?;
+                    self.drop_name(&mut update, other, locked.inode(other)?, frees)?;
                 }
                 if inode.nlink() == 1 {
                     update.name_orphan(&inode);

@@ -19,7 +19,7 @@ use super::{
     plan::{DirReader, NameUpdate, is_named_by},
 };
 use crate::{
-    error::{Refusal, Result},
+    error::{Error, Refusal, Result},
     format::{Dirent, FileKind, Ino, Inode},
     inodes::{Attr, Node, attr_of},
     names::{
@@ -36,12 +36,17 @@ impl Names {
 
     /// The result of `change`, which is told whether to free what loses its last name: not if that fails for damage.
     pub(super) fn past_damage<T>(&self, change: impl Fn(bool) -> Result<T>) -> Result<T> {
-        match change(true) {
-            Err(error) if error.is_damage() && self.inodes.volume().ftl().failure().is_none() => {
-                change(false)
+        let is_lost = |changed: &Result<T>| {
+            changed.as_ref().is_err_and(Error::is_damage) && self.inodes.volume().ftl().failure().is_none()
+        };
+        let mut changed = change(true);
+        // Once more, since what could not be read may be read now: space that is kept is kept until the next open.
+        for frees in [true, false] {
+            if is_lost(&changed) {
+                changed = change(frees);
             }
-            changed => changed,
         }
+        changed
     }
 
     fn unlink_and(&self, parent: Ino, name: &[u8], frees: bool) -> Result<Option<Attr>> {

@@ -20,7 +20,17 @@ impl Inodes {
     /// Reads the limits and, where there are any that `enforce` asks for, counts what users have.
     pub(crate) fn open_quotas(&self, enforce: bool) -> Result<()> {
         let _asking = self.quotas.asking.lock();
-        let (limits, _) = self.read_limits()?;
+        let (mut limits, mut findings) = self.read_limits()?;
+        if !findings.is_empty() {
+            // What could not be read may be read now.
+            (limits, findings) = self.read_limits()?;
+        }
+        if let [first, ..] = &findings[..] {
+            let (store, count) = (self.volume.name(), findings.len());
+            log::warn!(
+                "{store}: {count} limits of users, or parts of them, cannot be read and bind nobody: {first}"
+            );
+        }
         let is_needed = enforce && !limits.is_empty();
         self.quotas.books.lock().limits = limits;
         if is_needed { self.count_once() } else { Ok(()) }
@@ -193,7 +203,18 @@ impl Inodes {
                 Err(absent) => absent,
             };
             drop(record);
-            leaves.push(self.volume.ftl().load_leaves(&absent)?);
+            match self.volume.ftl().load_leaves(&absent).map_err(Error::from) {
+                Ok(loaded) => leaves.push(loaded),
+                Err(error) if error.is_damage() => {
+                    let _record = node.record.write();
+                    let mut books = self.quotas.books.lock();
+                    let tally = books.count.as_mut().expect("this thread counts");
+                    tally.left_out.insert(ino);
+                    tally.counted_to = ino.number() + 1;
+                    return Ok(());
+                }
+                Err(error) => return Err(error),
+            }
         }
     }
 }
