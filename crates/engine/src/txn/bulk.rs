@@ -11,7 +11,10 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{Txn, check_key, check_value, finger_of, is_long, roll_back};
+use super::{
+    Txn, roll_back,
+    write::{check_key, check_value, finger_of, is_long},
+};
 use crate::{
     flush::Claim,
     mtr::Mtr,

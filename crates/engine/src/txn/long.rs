@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::{Txn, Write, roll_back};
+use super::{Txn, roll_back, write::Write};
 use crate::{
     flush::Claim,
     mtr::Mtr,

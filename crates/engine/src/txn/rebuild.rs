@@ -28,7 +28,10 @@
 
 use std::sync::Arc;
 
-use super::{TxnEngine, check_key, is_long};
+use super::{
+    TxnEngine,
+    write::{check_key, is_long},
+};
 use crate::{
     btree::{Direction, Finger, Start, Tree, asks_to_merge},
     flush::Claim,
