@@ -17,7 +17,8 @@
 //! free all the same than can be dirty. What they take of it, in a place that was a hole or had a short image, the next
 //! measurement shows.
 //!
-//! What rollbacks may need again of what is free ([`Owed`](super::Owed)) nothing new gets. While there is not plenty, an
+//! What rollbacks may need again ([`Owed`](super::Owed)) counts as taken, for new records, rewriting and deletes alike;
+//! only rows of the catalog ignore it. While there is not plenty, an
 //! image that would be longer than the one before it keeps the algorithm of that: of a table that was compressed
 //! once, all would grow otherwise.
 //!
@@ -84,7 +85,7 @@ pub(crate) struct Capacity {
     taken: AtomicU64,
     /// The same then.
     taken_then: AtomicU64,
-    /// One measurement at a time.
+    /// One measurement at a time: held while the VFS is asked for its free space, by threads that hold no latch.
     measuring: Mutex<()>,
     /// Bytes of dirty pages beyond which the oldest are flushed.
     pub(super) dirty_bytes_max: u64,

@@ -11,7 +11,10 @@
 //!    changed.
 //!
 //! Each change counts, also of a record that was changed before, and so do images that shrink for other reasons meanwhile:
-//! what a rollback needs at most of all that, nobody knows. Images of plain tables do not shrink.
+//! what a rollback needs at most of all that, nobody knows. Images of plain tables do not shrink. If a table is altered
+//! meanwhile, what its changes owe and what taking them back pays may differ; the transaction's end settles the rest.
+//!
+//! After a crash nothing is reserved: recovery rolls back before anybody writes, in what was free at the crash.
 //!
 //! The space for deleted records and long values is not given back before a commit. What the pages that are dirty take
 //! beyond that, each at its full size, is reserved anyway (`capacity`). It also covers what goes unseen: transactions

@@ -16,9 +16,8 @@
 //! 2. An operation that holds `record` alone and finds a count leaves the inode as an orphan and marks the count, both
 //!    at once: the operation that removes a marked count frees the inode. It holds no lock in between, so it checks
 //!    names, openings and counts again, with `record` held alone: another operation may have opened or freed the inode.
-//! 3. A count that is not marked belongs to an inode with a name, or to one that is open, or that damage
-//!    keeps until the next open: forgetting it needs no read,
-//!    even for a million of them. A needless mark, because a batch was refused, costs one check.
+//! 3. A count that is not marked belongs to an inode with a name, or to one that is open, or that damage keeps
+//!    until the next open: forgetting it needs no read, even for a million of them. A needless mark, because a batch was refused, costs one check.
 //! 4. A count that is too high does no harm but this: its inode is freed by [`Lookups::forget_all`], or when the
 //!    store is opened next.
 //!

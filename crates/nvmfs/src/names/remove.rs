@@ -34,7 +34,8 @@ impl Names {
         self.past_damage(|frees| self.unlink_and(parent, name, frees))
     }
 
-    /// The result of `change`, which is told whether to free what loses its last name: not if that fails for damage.
+    /// The result of `change`. Its argument says whether it frees an inode that loses its last name. If that fails because
+    /// of damage, it is called again, and then once more without freeing.
     pub(super) fn past_damage<T>(&self, change: impl Fn(bool) -> Result<T>) -> Result<T> {
         let is_lost = |changed: &Result<T>| {
             changed.as_ref().is_err_and(Error::is_damage) && self.inodes.volume().ftl().failure().is_none()
