@@ -284,24 +284,25 @@ impl Blocks {
         compress(self, page, block, log_bytes)
     }
 
-    /// Fills page and block from a sealed block that was read from the device, or kept in memory. Images on the device
-    /// have no greater LSN than `newest`.
+    /// Restores a page from its sealed block, which was read from the device, or kept in memory. Images on the device
+    /// have no greater LSN than `newest`. After an error neither means anything.
     pub(crate) fn load(
         &self,
         id: PageId,
-        sealed: &[u8],
         newest: Lsn,
         page: &mut [u8],
         block: &mut [u8],
     ) -> Result<(), String> {
         self.counts.lock().stats.decompressions += 1;
-        block.copy_from_slice(sealed);
         let meta =
             lacuna_page::open_block(block, (id.table.0, id.page.0), page.len()).map_err(|e| e.to_string())?;
         if Lsn(meta.lsn) > newest {
             return Err(format!("{} is behind the end of the log, {newest}", Lsn(meta.lsn)));
         }
-        page.fill(0);
+        // Between them is what the image restores.
+        let trailer = page.len() - TRAILER_BYTES;
+        page[..HEADER_BYTES].fill(0);
+        page[trailer..].fill(0);
         lacuna_page::write_meta(page, &meta);
         restore(page, block).map_err(|e| e.0.to_string())?;
         ops::validate(page).map_err(Into::into)
@@ -314,10 +315,12 @@ impl Blocks {
 }
 
 /// The sealed block of an evicted page: all that is kept of it.
-pub(crate) fn seal(mut memory: AlignedBuf, page_bytes: usize) -> Box<[u8]> {
+pub(crate) fn seal(memory: &mut AlignedBuf, page_bytes: usize) -> AlignedBuf {
     let (page, block) = memory.split_at_mut(page_bytes);
     lacuna_page::seal_block(block, &lacuna_page::read_meta(page), page_bytes);
-    Box::from(&*block)
+    let mut sealed = AlignedBuf::dense(block.len());
+    sealed.copy_from_slice(block);
+    sealed
 }
 
 #[cfg(test)]

@@ -106,7 +106,7 @@ pub(crate) struct Pool {
 }
 
 /// A new frame's latch, and the page's block if that was kept.
-type ToFill = (WriteGuard, Option<Box<[u8]>>);
+type ToFill = (WriteGuard, Option<AlignedBuf>);
 
 /// Memory to read an image into, one for each thread.
 struct ReadMemory {
@@ -225,7 +225,7 @@ impl Pool {
             self.bytes.fetch_sub(frame.memory_bytes, Ordering::Relaxed);
             let (id, page_bytes, is_row) = (frame.id, frame.page_bytes, frame.blocks.is_some());
             buffer = Arc::try_unwrap(frame).ok().and_then(Frame::into_buffer);
-            if is_row && let Some(memory) = buffer.take() {
+            if is_row && let Some(memory) = &mut buffer {
                 let block = row::seal(memory, page_bytes);
                 self.bytes.fetch_add(block.len(), Ordering::Relaxed);
                 shard.keep_block(id, block);
@@ -473,20 +473,17 @@ fn is_unwritten(space: &Space, page: PageNo) -> Result<bool> {
 fn fill_page(space: &Space, newest: Lsn, kept: Option<&[u8]>, guard: &mut WriteGuard) -> Result<()> {
     let page = guard.id().page;
     let Some(blocks) = space.blocks() else { return read_image(space, page, newest, guard) };
-    let load = |sealed: &[u8], guard: &mut WriteGuard| {
-        let id = guard.id();
-        let (target, block, _) = guard.parts_mut();
-        blocks.load(id, sealed, newest, target, block).map_err(|reason| corrupt(space, page, reason))?;
-        guard.frame.image_bytes.store(blocks.block_bytes() as u32, Ordering::Relaxed);
-        Ok(())
-    };
-    if let Some(block) = kept {
+    let id = guard.id();
+    let (target, block, _) = guard.parts_mut();
+    if let Some(kept) = kept {
         blocks.count_kept();
-        return load(block, guard);
+        block.copy_from_slice(kept);
+    } else {
+        space.file().read_at(space.offset(page), block)?;
     }
-    let mut block = AlignedBuf::zeroed(blocks.block_bytes());
-    space.file().read_at(space.offset(page), &mut block)?;
-    load(&block, guard)
+    blocks.load(id, newest, target, block).map_err(|reason| corrupt(space, page, reason))?;
+    guard.frame.image_bytes.store(blocks.block_bytes() as u32, Ordering::Relaxed);
+    Ok(())
 }
 
 fn needed_twice(space: &Space, page: PageNo) -> Error {
