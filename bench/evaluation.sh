@@ -55,7 +55,7 @@ sizes_of() {
             peers=(--ids 1000000 --pool 256M --memory 768M --size 16G --limit 3600 --seconds 60 --warmup 10)
             mariadb=(--ids 1000000 --pool 256M --size 12G --seconds 60 --warmup 10)
             postgres=(--scale 100 --buffers 384MB --seconds 60 --size 12G)
-            log_device=(--rows 8000 --ids 100000 --seconds 15)
+            log_device=(--ids 100000 --seconds 15)
             SECONDS_OF=([linkbench]=620 [full]=1100 [flash]=1000 [datasets]=115 [volume]=800 [ablations]=1100 [algorithms]=520 [tpcc]=360
                 [clients]=2400 [rate]=200 [goals]=240 [amplification-uniform]=120 [amplification-zipf]=120 [mount]=120
                 [trim]=480 [unlink]=120 [peers]=1400 [mariadb]=1000 [postgres]=420 [log-device]=240)
@@ -237,7 +237,7 @@ step_postgres() {
         "${postgres[@]}" --rounds 1 --dir "$work" --json "$report"
 }
 step_log_device() {
-    run bench/log-device-compare --on "$(turned alone,logged)" "${log_device[@]}" --rounds 1 --dir "$work" --json "$report"
+    run bench/log-device-compare --on "$(turned alone,logged)" --only inserts "${log_device[@]}" --rounds 1 --dir "$work" --json "$report"
 }
 
 # What is measured on, with the disk of the directory in which devices are made.

@@ -63,6 +63,27 @@ fn runs_at_a_rate_tell_lag_and_latencies_over_time() {
 }
 
 #[test]
+fn only_what_the_mix_names_is_requested() {
+    let scratch = Scratch::new();
+    scratch.distribution();
+    let arguments = format!("linkbench --size 512M {SMALL} --tables page --json out.json");
+    succeed(&scratch, &format!("{arguments} --mix add_node=25,add_link=75"));
+    let told = report(&scratch);
+    assert_eq!(told["config"]["mix"], "add_link=75,add_node=25");
+    assert_eq!(told["runs"][0]["counts_match"], true);
+    for (name, figures) in told["runs"][0]["ops"].as_object().unwrap() {
+        let is_requested = ["add_link", "add_node"].contains(&name.as_str());
+        assert_eq!(figures["count"].as_u64() > Some(0), is_requested, "{name}");
+    }
+    let refused = run(&scratch, &format!("{arguments} --mix add_link=75"));
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    assert!(
+        String::from_utf8_lossy(&refused.stderr).contains("add up to 75, not to 100 percent"),
+        "{refused:?}"
+    );
+}
+
+#[test]
 fn stores_and_directories_keep_the_last_run() {
     let scratch = Scratch::new();
     scratch.distribution();

@@ -41,6 +41,7 @@ pub use acks::AckLog;
 #[doc(hidden)]
 pub use acks::fuzz as fuzz_acks;
 pub use db::{Db, DbError, DbResult, Table, Txn, Visit};
+pub use mix::Mix;
 pub use payload::NODE_DATA_BYTES_MAX;
 pub use report::{RunReport, comparison};
 pub use sql::{SqlDb, SqlTxn};
@@ -61,6 +62,8 @@ pub struct Config {
     /// A file in the format of LinkBench's Distribution.dat whose out-degrees are used instead of
     /// the built-in fit to them.
     pub distribution: Option<PathBuf>,
+    /// How often each operation is requested.
+    pub mix: Mix,
 }
 
 /// Runs load, warm-up and request phase on `db`, whose tables exist and are empty, and verifies the

@@ -10,7 +10,7 @@ use super::{
     acks::AckLog,
     db::Db,
     history::{History, Tail},
-    mix::Operation,
+    mix::{Mix, Operation},
     operations::{Client, LinkList, link_id},
     payload::{self, Payload},
     schema,
@@ -40,6 +40,7 @@ pub(crate) fn request<D: Db>(
 struct LinkRequester<'a, D: Db> {
     client: Client<'a, D>,
     access: &'a Access,
+    mix: &'a Mix,
     random: Random,
     link_payload: [Payload; 2],
     node_payload: [Payload; 2],
@@ -51,7 +52,7 @@ struct LinkRequester<'a, D: Db> {
 
 impl<D: Db> Requester for LinkRequester<'_, D> {
     fn request(&mut self) -> Result<(usize, u64)> {
-        let operation = Operation::choose(&mut self.random);
+        let operation = self.mix.choose(&mut self.random);
         Ok((operation as usize, self.run_one(operation)?))
     }
 
@@ -61,7 +62,7 @@ impl<D: Db> Requester for LinkRequester<'_, D> {
 }
 
 impl<'a, D: Db> LinkRequester<'a, D> {
-    fn new(number: u64, client: Client<'a, D>, config: &Config, access: &'a Access) -> Self {
+    fn new(number: u64, client: Client<'a, D>, config: &'a Config, access: &'a Access) -> Self {
         let mut random = Random::new(config.plan.seed, !number);
         // As in LinkBench every requester has motifs of its own, others for adds than for updates.
         let link_payload = std::array::from_fn(|_| Payload::new(payload::LINK, &mut random));
@@ -69,6 +70,7 @@ impl<'a, D: Db> LinkRequester<'a, D> {
         LinkRequester {
             client,
             access,
+            mix: &config.mix,
             random,
             link_payload,
             node_payload,

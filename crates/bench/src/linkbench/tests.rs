@@ -39,6 +39,7 @@ impl Scratch {
         Config {
             ids: 2000,
             distribution: Some(self.distribution()),
+            mix: super::Mix::default(),
             plan: Plan {
                 loaders: 3,
                 requesters: 4,

@@ -29,8 +29,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let phases = &arguments.phases;
     phases.check()?;
     arguments.engine.check(phases.json.as_deref())?;
-    let config =
-        Config { ids: arguments.ids, distribution: arguments.distribution.clone(), plan: phases.plan() };
+    let config = Config {
+        ids: arguments.ids,
+        distribution: arguments.distribution.clone(),
+        mix: arguments.mix.clone().unwrap_or_default(),
+        plan: phases.plan(),
+    };
     if let Some(server) = &server {
         return sql::run(arguments, &config, server);
     }

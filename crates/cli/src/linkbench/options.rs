@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::{ArgGroup, Args};
-use lacuna_bench::linkbench::{self, Config, RunReport, comparison};
+use lacuna_bench::linkbench::{self, Config, Mix, RunReport, comparison};
 use serde_json::{Map, Value, json};
 
 use crate::{phases::Phases, sql::SqlOptions, tables::EngineOptions};
@@ -25,6 +25,9 @@ pub(crate) struct Arguments {
     /// Use the out-degrees of a file like LinkBench's Distribution.dat, not the built-in fit to them
     #[arg(long, value_name = "FILE")]
     pub(super) distribution: Option<PathBuf>,
+    /// Request these operations, in percent, such as add_link=75,add_node=25; by default LinkBench's own ten
+    #[arg(long, value_name = "OPERATION=PERCENT,...")]
+    pub(super) mix: Option<Mix>,
     /// Run nothing; prove that every commit in this acknowledgement log is in the store or server
     #[arg(long, value_name = "FILE", requires = "place", conflicts_with_all = ["ack_log", "json", "trace"])]
     pub(super) verify_acks: Option<PathBuf>,
@@ -47,6 +50,7 @@ pub(super) fn settings(config: &Config) -> Map<String, Value> {
         ("ids", json!(config.ids)),
         ("node_data_bytes_max", json!(linkbench::NODE_DATA_BYTES_MAX)),
         ("distribution", json!(distribution)),
+        ("mix", json!(config.mix.to_string())),
     ];
     settings.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }

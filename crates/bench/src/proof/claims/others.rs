@@ -118,17 +118,26 @@ fn postgres() -> Vec<Claim> {
 }
 
 fn log_device() -> Vec<Claim> {
-    let value = |round: &Round| {
-        let rate = |kind: &str| {
-            let results = round.reports.get("log-device")?["results"].as_array()?;
-            let is_one = |result: &&Value| {
-                result["kind"] == kind
-                    && result["what"].as_str().is_some_and(|what| what.starts_with("MariaDB, 1 clients"))
+    let ratio = |what: &'static str, figure: &'static str| {
+        move |round: &Round| {
+            let of = |kind: &str| {
+                let results = round.reports.get("log-device")?["results"].as_array()?;
+                results.iter().find(|result| result["kind"] == kind && result["what"] == what)?[figure]
+                    .as_f64()
             };
-            results.iter().find(is_one)?["rate"].as_f64()
-        };
-        over(rate("logged"), rate("alone"))
+            over(of("logged"), of("alone"))
+        }
     };
-    let claim = claim(&["log-device"], "MariaDB's inserts, log device in memory : none", AtLeast(1.8), value);
-    vec![claim.printed("1.8 to 2", "S")]
+    let loads = [
+        ("MariaDB's inserts", "MariaDB, rows of 1 clients"),
+        ("LinkBench, inserts", "LinkBench, inserts of 1 clients"),
+    ];
+    let claims = loads.into_iter().flat_map(|(name, what)| {
+        let named = |figure: &str| format!("{name}{figure}, log device in memory : none");
+        [
+            claim(&["log-device"], named(""), AtLeast(1.8), ratio(what, "rate")).printed("1.8 to 2", "S"),
+            claim(&["log-device"], named(", p99"), AtMost(0.5), ratio(what, "p99_us")).printed("0.5", "S"),
+        ]
+    });
+    claims.collect()
 }
