@@ -29,6 +29,8 @@ pub struct Figures {
     pub load_pages: Option<PageTraffic>,
     /// Length of the measured request phase.
     pub request_seconds: f64,
+    /// Time after it until everything that it, and the warm-up, deferred was written.
+    pub settle_seconds: f64,
     /// Size of the tables without compression and holes at the end.
     pub logical_bytes: u64,
     /// Live bytes of the whole store at the end.
@@ -83,6 +85,7 @@ impl Figures {
             load_cpu_seconds: loading.cpu_seconds,
             load_pages: loading.pages,
             request_seconds: requested.seconds,
+            settle_seconds: requested.settle_seconds,
             logical_bytes: requested.footprint.logical_bytes,
             allocated_bytes: requested.footprint.allocated_bytes,
             store_bytes: requested.footprint.store_bytes,
@@ -102,6 +105,11 @@ impl Figures {
     /// `count` over the length of the measured request phase.
     pub(crate) fn per_second(&self, count: u64) -> f64 {
         count as f64 / self.request_seconds.max(1e-9)
+    }
+
+    /// `count` over the same and the time until all is written: the rate of a database that may defer nothing.
+    pub(crate) fn per_second_settled(&self, count: u64) -> f64 {
+        count as f64 / (self.request_seconds + self.settle_seconds).max(1e-9)
     }
 }
 

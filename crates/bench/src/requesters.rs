@@ -68,6 +68,8 @@ pub(crate) struct Requested {
     pub latencies: Latencies,
     /// From the end of the warm-up until the last requester is done.
     pub seconds: f64,
+    /// Then until the database is settled.
+    pub settle_seconds: f64,
     /// Processor time of this process and of servers over the measured part, settling at its end
     /// included.
     pub cpu_seconds: f64,
@@ -187,11 +189,14 @@ pub(crate) fn run<R: Requester>(
                 }
                 None => None,
             };
+            let settling = Instant::now();
             database.settle()?;
+            let settle_seconds = settling.elapsed().as_secs_f64();
             let footprint = database.footprint()?;
             Ok(Requested {
                 latencies,
                 seconds,
+                settle_seconds,
                 cpu_seconds: cpu_seconds() + database.server_cpu_seconds() - cpu_start,
                 energy_joules: energy.as_ref().and_then(Energy::joules),
                 drive_celsius: drive_celsius(),

@@ -28,6 +28,8 @@ pub struct RunReport {
     pub ops_per_second: f64,
     /// The same per request.
     pub device_bytes_written_per_op: f64,
+    /// Requests over the measured phase and the time until all is written.
+    pub settled_ops_per_second: f64,
     /// Whether counts and index agree with the links at the end.
     pub counts_match: bool,
     /// Transactions that were run again.
@@ -53,6 +55,7 @@ impl RunReport {
             links: loaded.links,
             requests,
             ops_per_second: figures.per_second(requests),
+            settled_ops_per_second: figures.per_second_settled(requests),
             device_bytes_written_per_op: requested.device_bytes_written as f64 / requests.max(1) as f64,
             counts_match,
             retries: requested.retries,
@@ -68,6 +71,7 @@ pub fn comparison(runs: &[RunReport]) -> String {
     let per_request = |run: &RunReport| run.figures.cpu_seconds * 1e6 / run.requests.max(1) as f64;
     figures::add_load(&mut table, |run| &run.figures);
     table.row("requests per second", 0, |run| run.ops_per_second);
+    table.row("  until all is written", 0, |run| run.settled_ops_per_second);
     figures::add_lag(&mut table, |run| &run.figures);
     figures::add_space(&mut table, |run| &run.figures);
     table.row("written to the device per request, KB", 2, |run| run.device_bytes_written_per_op / 1e3);
@@ -91,6 +95,7 @@ mod tests {
         let requested = Requested {
             latencies: Latencies::new(Operation::COUNT),
             seconds: 2.0,
+            settle_seconds: 1.0,
             cpu_seconds: 1.0,
             energy_joules: None,
             drive_celsius: None,
@@ -118,8 +123,10 @@ mod tests {
             "nodes",
             "links",
             "request_seconds",
+            "settle_seconds",
             "requests",
             "ops_per_second",
+            "settled_ops_per_second",
             "logical_bytes",
             "allocated_bytes",
             "store_bytes",

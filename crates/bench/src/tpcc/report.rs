@@ -24,6 +24,8 @@ pub struct RunReport {
     pub transactions: u64,
     /// Their rate.
     pub transactions_per_second: f64,
+    /// Transactions over the measured phase and the time until all is written.
+    pub settled_transactions_per_second: f64,
     /// New-orders committed in it, as a rate.
     pub new_orders_per_minute: f64,
     /// The same per transaction.
@@ -52,6 +54,7 @@ impl RunReport {
             rows,
             transactions,
             transactions_per_second: figures.per_second(transactions),
+            settled_transactions_per_second: figures.per_second_settled(transactions),
             new_orders_per_minute: figures.per_second(new_orders) * 60.0,
             device_bytes_written_per_transaction: requested.device_bytes_written as f64
                 / transactions.max(1) as f64,
@@ -70,6 +73,7 @@ pub fn comparison(runs: &[RunReport]) -> String {
     figures::add_load(&mut table, |run| &run.figures);
     table.row("new-orders per minute", 0, |run| run.new_orders_per_minute);
     table.row("transactions per second", 0, |run| run.transactions_per_second);
+    table.row("  until all is written", 0, |run| run.settled_transactions_per_second);
     figures::add_lag(&mut table, |run| &run.figures);
     figures::add_space(&mut table, |run| &run.figures);
     table.row("written per transaction, KB", 2, |run| run.device_bytes_written_per_transaction / 1e3);
@@ -103,6 +107,7 @@ mod tests {
         let requested = Requested {
             latencies,
             seconds: 2.0,
+            settle_seconds: 2.0,
             cpu_seconds: 1.0,
             energy_joules: None,
             drive_celsius: None,
@@ -121,6 +126,7 @@ mod tests {
         let report = report();
         assert!((report.new_orders_per_minute - 99.0 * 30.0).abs() < 1e-6);
         assert!((report.transactions_per_second - 50.0).abs() < 1e-6);
+        assert!((report.settled_transactions_per_second - 25.0).abs() < 1e-6);
         assert!((report.device_bytes_written_per_transaction - 10.0).abs() < 1e-6);
     }
 
@@ -145,6 +151,8 @@ mod tests {
             "request_seconds",
             "retries",
             "rows",
+            "settle_seconds",
+            "settled_transactions_per_second",
             "store_bytes",
             "tables",
             "transactions",

@@ -129,7 +129,7 @@ fn log_device() -> Vec<Claim> {
         }
     };
     let loads = [
-        ("MariaDB's inserts", "MariaDB, rows of 1 clients"),
+        ("MariaDB's inserts", "MariaDB, 1 clients, rows/s"),
         ("LinkBench, inserts", "LinkBench, inserts of 1 clients"),
     ];
     let claims = loads.into_iter().flat_map(|(name, what)| {
