@@ -46,7 +46,7 @@ fn any_cut_of_both_devices_leaves_a_prefix_that_holds_all_flushed_batches() {
     });
     eprintln!("{cases} cases:\n{tally}");
     if cases >= CASES {
-        tally.assert_each(CUTS_MIN, &[Batch, Collection, Checkpoint, Reuse, Sync, Recovery, Open]);
+        tally.assert_each(CUTS_MIN, &[Batch, Collection, Checkpoint, Reuse, Sync, Recovery, Open, LogDevice]);
     }
 }
 

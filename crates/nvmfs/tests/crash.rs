@@ -6,7 +6,10 @@
 use std::sync::Arc;
 
 use crate::history::{BALLAST, Change, Data, Model, Part, apply, ballast_change, random_change};
-use crate::power::{CAPACITY, History, SEGMENT_BYTES, formatted, open, recover_noting};
+use crate::power::{
+    CAPACITY, History, Load, Rig, SEGMENT_BYTES, open,
+    watch::{Place, Tally},
+};
 use lacuna_device::{BlockDevice, Error, StreamHint, Vfs};
 use lacuna_ftl::Work;
 use lacuna_nvmfs::{CheckDepth, FormatOptions, Nvmfs};
@@ -14,19 +17,21 @@ use lacuna_sim::{CutTally, SeededRng, SimDevice, for_each_seed};
 
 const ROUNDS: u64 = 4;
 const CASES: u64 = 200;
-/// Cuts that must then have fallen in each place: half of what they are.
-const CUTS_MIN: &[(&str, u64)] = &[("change", 102), ("Checkpoint", 145), ("sync", 151), ("recovery", 488)];
+/// The same of stores with several classes of lifetime.
+const GROUPED_CASES: u64 = 24;
+/// Cuts that must then have fallen in each call: half of what they are.
+const CUTS_MIN: &[(&str, u64)] = &[("change", 160), ("Checkpoint", 107), ("sync", 126)];
 
 fn is_power_cut(error: &Error) -> bool {
     matches!(error, Error::PowerCut | Error::Poisoned { .. })
 }
 
 /// Puts a file into the VFS that fills a part of it, so that collection has something to move and
-/// `Full` is near.
-fn add_ballast(vfs: &Nvmfs, rng: &mut SeededRng, history: &mut History<Model>) {
+/// `Full` is near. In a grouped store it is overwritten until its parts have lifetimes.
+fn add_ballast(rig: &Rig, vfs: &Nvmfs, rng: &mut SeededRng, history: &mut History<Model>) {
     let stats = vfs.ftl().stats();
     let free_bytes = stats.live_limit_bytes.saturating_sub(stats.live_bytes);
-    let mut data = vec![0; (free_bytes * rng.below(95) / 100) as usize / 512 * 512];
+    let mut data = vec![0; (free_bytes * rig.fill_percent(rng, 95) / 100) as usize / 512 * 512];
     rng.fill(&mut data);
     let name = BALLAST.to_owned();
     let create = Change::Create(name.clone(), StreamHint::Data);
@@ -35,23 +40,32 @@ fn add_ballast(vfs: &Nvmfs, rng: &mut SeededRng, history: &mut History<Model>) {
             Part { name: name.clone(), offset: index as u64 * (32 << 10), data: Data::Write(piece.to_vec()) };
         Change::Batch(vec![part])
     });
+    let mut model = history.now().clone();
+    history.states.clear();
     for change in std::iter::once(create).chain(pieces) {
         apply(vfs, &change).unwrap();
-        let after = history.now().after(&change).unwrap();
-        history.states = vec![after];
+        model.apply(&change).unwrap();
     }
+    while rig.is_fresh() {
+        let part = rig.part_of(rng, data.len() as u64);
+        let change = ballast_change(rng, part);
+        apply(vfs, &change).unwrap();
+        model.apply(&change).unwrap();
+    }
+    history.states.push(model);
     vfs.sync().unwrap();
 }
 
 /// Changes the VFS until the power is cut; `upkeep_percent` of the steps do background work. Returns what the
 /// cut fell in.
 fn run_until_cut(
+    rig: &Rig,
     vfs: &Nvmfs,
-    device: &SimDevice,
     rng: &mut SeededRng,
     history: &mut History<Model>,
     upkeep_percent: u64,
 ) -> String {
+    let device = rig.device();
     for _ in 0..10_000 {
         if rng.chance(10) {
             match vfs.sync() {
@@ -71,7 +85,8 @@ fn run_until_cut(
         }
         let ballast_len = history.now().0[BALLAST].len() as u64;
         let change = if ballast_len > 0 && rng.chance(40) {
-            ballast_change(rng, ballast_len)
+            let part = rig.part_of(rng, ballast_len);
+            ballast_change(rng, part)
         } else {
             random_change(rng, history.now())
         };
@@ -94,19 +109,18 @@ fn run_until_cut(
     panic!("the power was never cut");
 }
 
-fn crash_case(seed: u64, tally: &mut CutTally) {
+fn crash_case(seed: u64, load: Load, calls: &mut CutTally) -> Tally {
     let mut rng = SeededRng::new(seed);
-    let device = formatted(seed);
+    let rig = Rig::new(seed, load);
     let mut history = History { states: vec![Model::default()] };
-    let mut vfs = open(&device).unwrap();
-    add_ballast(&vfs, &mut rng, &mut history);
+    let mut vfs = rig.open().unwrap();
+    add_ballast(&rig, &vfs, &mut rng, &mut history);
     let upkeep_percent = [0, 5, 20][rng.below(3) as usize];
     for round in 0..ROUNDS {
-        let ops_max = if rng.chance(50) { 40 } else { 400 };
-        device.set_cut_after(1 + rng.below(ops_max));
-        tally.note(run_until_cut(&vfs, &device, &mut rng, &mut history, upkeep_percent));
+        rig.set_cut(&vfs, &mut rng);
+        calls.note(run_until_cut(&rig, &vfs, &mut rng, &mut history, upkeep_percent));
         drop(vfs);
-        vfs = recover_noting(&device, &mut rng, tally);
+        vfs = rig.recover(&mut rng);
 
         let found = Model::read(&vfs).unwrap();
         let Some(survived) = history.states.iter().position(|state| *state == found) else {
@@ -122,19 +136,46 @@ fn crash_case(seed: u64, tally: &mut CutTally) {
         // Recovery makes what it found durable.
         history.states = vec![history.states.swap_remove(survived)];
     }
+    rig.assert_grouped();
+    rig.watch.tally()
+}
+
+fn matrix(load: Load, all: u64, calls_min: &[(&str, u64)], places_min: u64, places: &[Place]) {
+    let (mut calls, mut tally, mut cases) = (CutTally::default(), Tally::default(), 0);
+    for_each_seed(all, |seed| {
+        tally.add(&crash_case(seed, load, &mut calls));
+        cases += 1;
+    });
+    eprintln!("{load:?}, {cases} cases, cuts in\n{calls}{tally}");
+    if cases >= all {
+        calls.assert_each(calls_min);
+        tally.assert_each(places_min, places);
+    }
 }
 
 #[test]
 fn power_cuts_leave_a_prefix_of_the_operations() {
-    let (mut tally, mut cases) = (CutTally::default(), 0);
-    for_each_seed(CASES, |seed| {
-        crash_case(seed, &mut tally);
-        cases += 1;
-    });
-    eprintln!("{cases} cases, cuts in\n{tally}");
-    if cases >= CASES {
-        tally.assert_each(CUTS_MIN);
-    }
+    use Place::*;
+    matrix(
+        Load::Small,
+        CASES,
+        CUTS_MIN,
+        15,
+        &[Batch, Collection, Checkpoint, WriteBack, Reuse, Discard, Sync, Recovery],
+    );
+}
+
+/// Stores of the others have one class of lifetime, and no log device.
+#[test]
+fn power_cuts_do_among_data_of_several_lifetimes() {
+    use Place::*;
+    matrix(
+        Load::Grouped,
+        GROUPED_CASES,
+        &[],
+        2,
+        &[Batch, Collection, Checkpoint, WriteBack, Reuse, Discard, Sync, Recovery, LogDevice],
+    );
 }
 
 #[test]

@@ -8,7 +8,10 @@
 use std::{ops::ControlFlow, sync::Arc};
 
 use crate::fight;
-use crate::power::{History, formatted, open, recover, recover_noting};
+use crate::power::{
+    History, Load, Rig, formatted, open, recover,
+    watch::{Place, Tally},
+};
 use crate::world::{Change, Driver, World, random_change, summary};
 use lacuna_device::{BlockDevice, Error as DeviceError};
 use lacuna_ftl::{self as ftl, Work};
@@ -16,13 +19,17 @@ use lacuna_nvmfs::{
     CheckDepth, Error, Ino, Nvmfs, Options, Seq,
     posix::{Caller, Posix, Rename, WriteOptions, XattrMode},
 };
-use lacuna_sim::{CutTally, SeededRng, SimDevice, for_each_seed};
+use lacuna_sim::{CutTally, SeededRng, for_each_seed};
 
 const ROUNDS: u64 = 4;
 const CASES: u64 = 120;
-/// Cuts that must then have fallen in each place: half of what they are.
+/// The same of stores with several classes of lifetime.
+const GROUPED_CASES: u64 = 24;
+/// Cuts that must then have fallen in each call: half of what they are.
 const CUTS_MIN: &[(&str, u64)] =
-    &[("change", 5), ("cold data", 2), ("Checkpoint", 89), ("fsync", 74), ("sync", 63), ("recovery", 295)];
+    &[("change", 31), ("cold data", 3), ("Checkpoint", 83), ("fsync", 65), ("sync", 55)];
+/// A file that most changes leave alone.
+const BALLAST: &[u8] = b"ballast";
 
 fn is_power_cut(error: &Error) -> bool {
     match error {
@@ -38,13 +45,24 @@ fn is_full(error: &Error) -> bool {
     matches!(error, Error::Ftl(ftl::Error::Full { .. }))
 }
 
-/// Fills a part of the store, so that collection has something to move and `Full` is near.
-fn add_ballast(vfs: &Nvmfs, driver: &mut Driver, rng: &mut SeededRng, history: &mut History<World>) {
+/// Overwrites a part of the ballast, `len` bytes long.
+fn ballast_change(rig: &Rig, rng: &mut SeededRng, len: u64) -> Change {
+    let part = rig.part_of(rng, len);
+    let offset = rng.below(part) / 512 * 512;
+    let mut data = vec![0; (1 + rng.below(16 << 10).min(part - offset - 1)) as usize];
+    rng.fill(&mut data);
+    Change::Write { path: vec![BALLAST.to_vec()], offset, data: Arc::new(data), trim_to: None }
+}
+
+/// Fills a part of the store, so that collection has something to move and `Full` is near. In a grouped store that is
+/// overwritten until its parts have lifetimes.
+fn add_ballast(rig: &Rig, vfs: &Nvmfs, rng: &mut SeededRng, history: &mut History<World>) {
+    let mut driver = Driver::new(vfs.posix());
     let stats = vfs.ftl().stats();
     let free_bytes = stats.live_limit_bytes.saturating_sub(stats.live_bytes);
-    let mut data = vec![0; (free_bytes * rng.below(80) / 100) as usize];
+    let mut data = vec![0; (free_bytes * rig.fill_percent(rng, 80) / 100) as usize];
     rng.fill(&mut data);
-    let path = vec![b"ballast".to_vec()];
+    let path = vec![BALLAST.to_vec()];
     let make = Change::Make { path: path.clone(), mode: 0o100_600, caller: Caller::default() };
     let mut changes = vec![make];
     for (index, piece) in data.chunks(20 << 10).enumerate() {
@@ -57,6 +75,11 @@ fn add_ballast(vfs: &Nvmfs, driver: &mut Driver, rng: &mut SeededRng, history: &
         driver.apply(&change).unwrap();
         world.apply(&change).unwrap();
     }
+    while rig.is_fresh() {
+        let change = ballast_change(rig, rng, data.len() as u64);
+        driver.apply(&change).unwrap();
+        world.apply(&change).unwrap();
+    }
     history.states = vec![world];
     driver.fs.sync().unwrap();
 }
@@ -64,12 +87,13 @@ fn add_ballast(vfs: &Nvmfs, driver: &mut Driver, rng: &mut SeededRng, history: &
 /// Changes the file system until the power is cut; `upkeep_percent` of the steps do background work. Returns what the
 /// cut fell in.
 fn run_until_cut(
+    rig: &Rig,
     vfs: &Nvmfs,
-    device: &SimDevice,
     rng: &mut SeededRng,
     history: &mut History<World>,
     upkeep_percent: u64,
 ) -> String {
+    let device = rig.device();
     let mut driver = Driver::new(vfs.posix());
     for _ in 0..10_000 {
         if rng.chance(8) {
@@ -112,7 +136,11 @@ fn run_until_cut(
             }
         }
         let mut after = history.now().clone();
-        let change = random_change(rng, &after);
+        let ballast_len = if rng.chance(30) { after.len_of(BALLAST) } else { None };
+        let change = match ballast_len {
+            Some(len) => ballast_change(rig, rng, len),
+            None => random_change(rng, &after),
+        };
         let expected = after.apply(&change);
         match (driver.apply(&change), expected) {
             (Ok(_), Ok(())) => history.states.push(after),
@@ -135,19 +163,18 @@ fn run_until_cut(
     panic!("the power was never cut");
 }
 
-fn crash_case(seed: u64, tally: &mut CutTally) {
+fn crash_case(seed: u64, load: Load, calls: &mut CutTally) -> Tally {
     let mut rng = SeededRng::new(seed);
-    let device = formatted(seed);
+    let rig = Rig::new(seed, load);
     let mut history = History { states: vec![World::default()] };
-    let mut vfs = open(&device).unwrap();
-    add_ballast(&vfs, &mut Driver::new(vfs.posix()), &mut rng, &mut history);
+    let mut vfs = rig.open().unwrap();
+    add_ballast(&rig, &vfs, &mut rng, &mut history);
     let upkeep_percent = [0, 5, 20][rng.below(3) as usize];
     for round in 0..ROUNDS {
-        let ops_max = if rng.chance(50) { 40 } else { 400 };
-        device.set_cut_after(1 + rng.below(ops_max));
-        tally.note(run_until_cut(&vfs, &device, &mut rng, &mut history, upkeep_percent));
+        rig.set_cut(&vfs, &mut rng);
+        calls.note(run_until_cut(&rig, &vfs, &mut rng, &mut history, upkeep_percent));
         drop(vfs);
-        vfs = recover_noting(&device, &mut rng, tally);
+        vfs = rig.recover(&mut rng);
 
         let found = Driver::new(vfs.posix()).snapshot().unwrap();
         let Some(survived) = history.states.iter().rposition(|state| state.snapshot() == found) else {
@@ -165,19 +192,46 @@ fn crash_case(seed: u64, tally: &mut CutTally) {
         state.close_all();
         history.states = vec![state];
     }
+    rig.assert_grouped();
+    rig.watch.tally()
+}
+
+fn matrix(load: Load, all: u64, calls_min: &[(&str, u64)], places_min: u64, places: &[Place]) {
+    let (mut calls, mut tally, mut cases) = (CutTally::default(), Tally::default(), 0);
+    for_each_seed(all, |seed| {
+        tally.add(&crash_case(seed, load, &mut calls));
+        cases += 1;
+    });
+    eprintln!("{load:?}, {cases} cases, cuts in\n{calls}{tally}");
+    if cases >= all {
+        calls.assert_each(calls_min);
+        tally.assert_each(places_min, places);
+    }
 }
 
 #[test]
 fn power_cuts_leave_a_prefix_of_the_operations() {
-    let (mut tally, mut cases) = (CutTally::default(), 0);
-    for_each_seed(CASES, |seed| {
-        crash_case(seed, &mut tally);
-        cases += 1;
-    });
-    eprintln!("{cases} cases, cuts in\n{tally}");
-    if cases >= CASES {
-        tally.assert_each(CUTS_MIN);
-    }
+    use Place::*;
+    matrix(
+        Load::Small,
+        CASES,
+        CUTS_MIN,
+        3,
+        &[Batch, Collection, Checkpoint, WriteBack, Reuse, Discard, Sync, Recovery],
+    );
+}
+
+/// Stores of the others have one class of lifetime, and no log device.
+#[test]
+fn power_cuts_do_among_data_of_several_lifetimes() {
+    use Place::*;
+    matrix(
+        Load::Grouped,
+        GROUPED_CASES,
+        &[],
+        3,
+        &[Batch, Collection, Checkpoint, WriteBack, Reuse, Discard, Sync, Recovery, LogDevice],
+    );
 }
 
 /// An open file without name, a directory without name, a link's long target and attributes outside their inode: after

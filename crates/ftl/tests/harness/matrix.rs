@@ -312,6 +312,9 @@ impl Run {
     /// Ends the process, or cuts the power and turns it on again.
     fn restart(&mut self, stays_on: bool) {
         self.change_device();
+        if self.log.is_some() && self.device.sim().is_off() {
+            self.device.note_cut();
+        }
         match stays_on {
             true => self.device.sim().kill(),
             false => {

@@ -38,9 +38,11 @@ pub(crate) enum Place {
     /// Opening a store that was closed.
     Open,
     Growth,
+    /// An operation of the log device.
+    LogDevice,
 }
 
-const PLACES: [Place; 12] = [
+const PLACES: [Place; 13] = [
     Place::Batch,
     Place::Collection,
     Place::Checkpoint,
@@ -53,6 +55,7 @@ const PLACES: [Place; 12] = [
     Place::Recovery,
     Place::Open,
     Place::Growth,
+    Place::LogDevice,
 ];
 
 /// How many cuts fell in each place.
@@ -106,6 +109,8 @@ struct Seen {
     classes: BTreeSet<u8>,
     /// Where the last write went.
     last: Option<Place>,
+    /// The power was cut here since [`Watch::note_cut`].
+    was_cut: bool,
     tally: Tally,
 }
 
@@ -164,6 +169,15 @@ impl Watch {
         self.seen.lock().tally
     }
 
+    /// The power is off: if no operation of this device met that, the cut hit the log device beside it.
+    pub(crate) fn note_cut(&self) {
+        let mut seen = self.seen.lock();
+        if !std::mem::take(&mut seen.was_cut) {
+            seen.tally.cuts += 1;
+            seen.tally.places[Place::LogDevice as usize] += 1;
+        }
+    }
+
     /// Passes an operation on and notes whether the power was cut in it.
     fn observe(&self, places: &[Place], operation: impl FnOnce() -> Result<()>) -> Result<()> {
         let was_off = self.device.is_off();
@@ -176,6 +190,7 @@ impl Watch {
                 Phase::Open => &[Place::Open],
                 Phase::Growth => &[Place::Growth],
             };
+            seen.was_cut = true;
             seen.tally.cuts += 1;
             whole.iter().for_each(|place| seen.tally.places[*place as usize] += 1);
         }

@@ -130,32 +130,39 @@ impl Model {
     /// The model after a change, or the error that a VFS returns for it.
     pub(crate) fn after(&self, change: &Change) -> Result<Model> {
         let mut model = self.clone();
+        model.apply(change)?;
+        Ok(model)
+    }
+
+    /// As [`Model::after`], in place; half done after an error.
+    pub(crate) fn apply(&mut self, change: &Change) -> Result<()> {
+        let Model(files) = self;
         let missing = |name: &String| Error::NotFound { name: name.clone() };
         match change {
             Change::Create(name, _) => {
-                if model.0.insert(name.clone(), Arc::default()).is_some() {
+                if files.insert(name.clone(), Arc::default()).is_some() {
                     return Err(Error::Exists { name: name.clone() });
                 }
             }
             Change::Remove(name) => {
-                model.0.remove(name).ok_or_else(|| missing(name))?;
+                files.remove(name).ok_or_else(|| missing(name))?;
             }
             Change::Rename(from, to) => {
-                let content = model.0.remove(from).ok_or_else(|| missing(from))?;
-                model.0.insert(to.clone(), content);
+                let content = files.remove(from).ok_or_else(|| missing(from))?;
+                files.insert(to.clone(), content);
             }
             Change::SetLen(name, len) => {
-                let content = model.0.get_mut(name).ok_or_else(|| missing(name))?;
+                let content = files.get_mut(name).ok_or_else(|| missing(name))?;
                 Arc::make_mut(content).resize(*len as usize, 0);
             }
             Change::Batch(parts) => {
                 for part in parts {
-                    let content = model.0.get_mut(&part.name).ok_or_else(|| missing(&part.name))?;
+                    let content = files.get_mut(&part.name).ok_or_else(|| missing(&part.name))?;
                     part.apply(Arc::make_mut(content));
                 }
             }
         }
-        Ok(model)
+        Ok(())
     }
 
     /// Reads the content of a VFS.

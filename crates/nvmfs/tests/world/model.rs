@@ -520,6 +520,14 @@ impl World {
         }
     }
 
+    /// Length of a file in the root directory, if it is there and not empty.
+    pub(crate) fn len_of(&self, name: &[u8]) -> Option<u64> {
+        match &self.nodes[&self.walk(&[name.to_vec()]).ok()?].body {
+            Body::File(content) if !content.is_empty() => Some(content.len() as u64),
+            _ => None,
+        }
+    }
+
     /// A path to something that exists, if there is anything.
     pub(crate) fn random_path(&self, rng: &mut lacuna_sim::SeededRng) -> Option<Path> {
         let mut path = Path::new();
