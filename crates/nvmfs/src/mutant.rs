@@ -27,6 +27,8 @@ lacuna_mutants::breakable_rules! {
     ChmodPlannedAgain = "chmod-planned-again",
     /// So is a change of attributes.
     XattrsPlannedAgain = "xattrs-planned-again",
+    /// Where the map of a file cannot be read, its name can be removed.
+    RemovedPastDamage = "removed-past-damage",
     /// An inode without a name is in the region of orphans, so that the next open frees it.
     UnnamedIsOrphan = "unnamed-is-orphan",
     /// And no other is: one that gets its first name leaves the region in the same batch.

@@ -15,6 +15,10 @@ const RULES: &[(&str, &str)] = &[
     ("default-handed-down", "acl::a_default_list_is_handed_down_instead_of_the_umask"),
     ("chmod-planned-again", "acl_threads::a_change_of_mode_takes_back_no_change_of_attributes"),
     ("xattrs-planned-again", "acl_threads::what_a_thread_sets_no_other_takes_back"),
+    (
+        "removed-past-damage",
+        "unreadable::a_cut_leaves_the_name_of_a_file_whose_map_cannot_be_read_or_takes_it",
+    ),
     ("unnamed-is-orphan", "posix_crash::a_crash_gives_the_room_of_orphans_back"),
     ("named-is-no-orphan", "posix_crash::power_cuts_leave_a_prefix_of_the_operations"),
     ("whiteout-in-batch", "posix_crash::power_cuts_leave_a_prefix_of_the_operations"),

@@ -14,6 +14,7 @@ mod forged_store;
 mod full;
 mod golden;
 mod history;
+mod logged;
 mod model;
 #[cfg(feature = "mutants")]
 mod mutants;

@@ -11,6 +11,7 @@ use std::{
 };
 
 use crate::by_inode::{PLAIN, ROOT, dir, file, open};
+use crate::logged::logged;
 use crate::power;
 use crate::stores::{assert_clean, formatted};
 use crate::world::{Driver, World, random_change, refusal};
@@ -518,7 +519,11 @@ fn forged_limits_bind_nobody() {
     vfs.ftl().write_batch(&garbage, Stream::Data).unwrap();
     vfs.close().unwrap();
     drop(vfs);
-    let vfs = open(&device);
+    let (vfs, lines) = logged(|| open(&device));
+    assert!(
+        matches!(&lines[..], [line] if line.contains(": 7 limits of users, or parts of them, cannot be read")),
+        "{lines:?}"
+    );
     let users = vfs.posix().for_users();
     let bound: Vec<u32> = vfs
         .quotas()

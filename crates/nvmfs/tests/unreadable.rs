@@ -16,7 +16,9 @@ use lacuna_nvmfs::{
     CheckDepth, FormatOptions, Ino, Limits, Nvmfs, Options,
     posix::{AccessTimes, Caller, Posix, Rename, WriteOptions},
 };
-use lacuna_sim::{BeforeReads, unreadable};
+use lacuna_sim::{BeforeReads, SimDevice, unreadable};
+
+use crate::logged::logged;
 
 const FILES: u64 = 6000;
 
@@ -160,6 +162,8 @@ const BLOCK: u64 = 512;
 const EXTENTS: u64 = 3000;
 /// Region of the orphans.
 const ORPHANS: u64 = 3 << 36;
+/// Region of the limits of users.
+const LIMITS: u64 = 5 << 36;
 
 fn open(device: &Arc<dyn BlockDevice>) -> lacuna_nvmfs::Result<Nvmfs> {
     let mut options = Options { access_times: AccessTimes::Never, ..Options::default() };
@@ -176,14 +180,19 @@ fn inode_lba(ino: Ino) -> Lba {
     Lba((1 << 36) + ino.number())
 }
 
-/// A store with files of one sector, a file `large` of many extents, and one of many extents that has no name any more and
-/// was open.
 fn store() -> (Arc<dyn BlockDevice>, Ino, Ino) {
     let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(32 << 20));
+    let (large, nameless) = store_on(&device);
+    (device, large, nameless)
+}
+
+/// A store with files of one sector, a file `large` of many extents, and one of many extents that has no name any more and
+/// was open.
+fn store_on(device: &Arc<dyn BlockDevice>) -> (Ino, Ino) {
     let mut format = FormatOptions::default();
     format.ftl.segment_bytes = Some(64 << 10);
-    Nvmfs::format(Arc::clone(&device), &format).unwrap();
-    let vfs = open(&device).unwrap();
+    Nvmfs::format(Arc::clone(device), &format).unwrap();
+    let vfs = open(device).unwrap();
     let fs = vfs.posix();
     let make = |name: &str, extents: u64| {
         let ino = fs.create(Ino::ROOT, name.as_bytes(), 0o644, Caller::default()).unwrap().ino;
@@ -201,7 +210,7 @@ fn store() -> (Arc<dyn BlockDevice>, Ino, Ino) {
     vfs.set_limits(1000, limits).unwrap();
     fs.sync().unwrap();
     vfs.ftl().checkpoint().unwrap();
-    (device, large, nameless)
+    (large, nameless)
 }
 
 /// The blocks of the device in which the leaves of the map for these sectors lie.
@@ -228,8 +237,38 @@ fn without(device: &Arc<dyn BlockDevice>, block: u64) -> (Arc<dyn BlockDevice>, 
     device.read_at(0, &mut image).unwrap();
     let copy: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(image.len() as u64));
     copy.write_at(0, &image).unwrap();
-    let lost = std::iter::once(block * BLOCK..(block + 1) * BLOCK).collect();
-    (Arc::clone(&copy), unreadable(copy, lost))
+    (Arc::clone(&copy), lacking(copy, block))
+}
+
+fn lacking(device: Arc<dyn BlockDevice>, block: u64) -> Arc<dyn BlockDevice> {
+    unreadable(device, std::iter::once(block * BLOCK..(block + 1) * BLOCK).collect())
+}
+
+/// Where the first sector of each extent of the large file lies.
+fn extents(large: Ino) -> impl Iterator<Item = Lba> {
+    (0..EXTENTS).map(move |extent| lba(large, 2 * extent))
+}
+
+/// How `large` loses its name: for nothing, or for `file 7`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Removal {
+    Unlink,
+    Rename,
+    LinkOver,
+}
+
+const REMOVALS: [Removal; 3] = [Removal::Unlink, Removal::Rename, Removal::LinkOver];
+
+impl Removal {
+    fn apply(self, fs: &Posix) -> lacuna_nvmfs::Result<()> {
+        match self {
+            Removal::Unlink => fs.unlink(Ino::ROOT, b"large").map(drop),
+            Removal::Rename => {
+                fs.rename(Ino::ROOT, b"file 7", Ino::ROOT, b"large", Rename::Replace).map(drop)
+            }
+            Removal::LinkOver => fs.link_over(file(fs, 7), Ino::ROOT, b"large").map(drop),
+        }
+    }
 }
 
 fn findings(vfs: &Nvmfs) -> Vec<String> {
@@ -241,45 +280,131 @@ fn findings(vfs: &Nvmfs) -> Vec<String> {
 #[test]
 fn a_file_whose_map_cannot_be_read_loses_its_name() {
     let (device, large, _) = store();
-    let blocks = leaf_blocks(&device, (0..EXTENTS).map(|extent| lba(large, 2 * extent)));
+    let blocks = leaf_blocks(&device, extents(large));
     assert!(blocks.len() > 3, "{blocks:?}");
     let mut damaged = 0;
     for block in blocks.into_iter().step_by(3) {
-        for replaced_by in [None, Some("rename"), Some("link")] {
+        for removal in REMOVALS {
             let (whole, device) = without(&device, block);
             let vfs = open(&device).unwrap();
             let fs = vfs.posix();
-            let mut extents = (0..EXTENTS).map(|extent| lba(large, 2 * extent));
-            damaged += u64::from(extents.any(|lba| vfs.ftl().is_mapped(lba).is_err()));
-            let other = fs.lookup(Ino::ROOT, b"file 7").unwrap().ino;
-            match replaced_by {
-                None => drop(fs.unlink(Ino::ROOT, b"large").unwrap()),
-                Some("link") => drop(fs.link_over(other, Ino::ROOT, b"large").unwrap()),
-                _ => drop(fs.rename(Ino::ROOT, b"file 7", Ino::ROOT, b"large", Rename::Replace).unwrap()),
-            }
-            assert_eq!(fs.lookup(Ino::ROOT, b"large").is_ok(), replaced_by.is_some());
+            damaged += u64::from(extents(large).any(|lba| vfs.ftl().is_mapped(lba).is_err()));
+            removal.apply(&fs).unwrap();
+            assert_eq!(fs.lookup(Ino::ROOT, b"large").is_ok(), removal != Removal::Unlink);
             vfs.close().unwrap();
             drop(vfs);
             drop(open(&device).unwrap());
             // Once all can be read, what has no name is freed.
             let vfs = open(&whole).unwrap();
             assert_eq!(findings(&vfs), [""; 0], "block {block}");
-            assert_eq!(
-                vfs.ftl().allocated(lba(large, 0)..lba(Ino::new(large.number() + 1).unwrap(), 0)).unwrap(),
-                0
-            );
+            assert_eq!(allocated(&vfs, large), 0);
         }
     }
     assert!(damaged > 3, "{damaged}");
+}
+
+fn allocated(vfs: &Nvmfs, ino: Ino) -> u64 {
+    vfs.ftl().allocated(lba(ino, 0)..lba(Ino::new(ino.number() + 1).unwrap(), 0)).unwrap()
+}
+
+/// What names and files are after a cut: those of before the removal, or those of after it.
+fn is_removed(vfs: &Nvmfs, large: Ino, removal: Removal) -> bool {
+    let fs = vfs.posix();
+    let [found, seventh] = [&b"large"[..], b"file 7"]
+        .map(|name| fs.lookup(Ino::ROOT, name).ok().map(|attr| (attr.ino, attr.nlink)));
+    let is_removed = found.is_none_or(|(ino, _)| ino != large);
+    match (is_removed, removal) {
+        (false, _) => assert!(found == Some((large, 1)) && seventh.is_some_and(|(_, nlink)| nlink == 1)),
+        (true, Removal::Unlink) => assert!(found.is_none() && seventh.is_some_and(|(_, nlink)| nlink == 1)),
+        (true, Removal::Rename) => assert!(seventh.is_none() && found.is_some_and(|(_, nlink)| nlink == 1)),
+        (true, Removal::LinkOver) => assert!(seventh == found && found.is_some_and(|(_, nlink)| nlink == 2)),
+    }
+    for number in (0..1000).filter(|number| *number != 7) {
+        let mut content = [0; 512];
+        fs.read(file(&fs, number), 0, &mut content).unwrap();
+        assert_eq!(content, [1; 512], "file {number}");
+    }
+    is_removed
+}
+
+/// A power cut in any request of a removal over damage, and another one in the recovery: all of it or nothing, and the
+/// damage stays what it was.
+#[test]
+fn a_cut_leaves_the_name_of_a_file_whose_map_cannot_be_read_or_takes_it() {
+    let base = SimDevice::new(32 << 20, 1);
+    let shared: Arc<dyn BlockDevice> = base.clone();
+    let (large, _) = store_on(&shared);
+    let blocks = Vec::from_iter(leaf_blocks(&shared, extents(large)));
+    let middle = blocks[blocks.len() / 2]; // at the ends there may be leaves of others
+    let (mut removed, mut left) = (0, 0);
+    for removal in REMOVALS {
+        for cut in 1.. {
+            let what = format!("{removal:?}, cut {cut}");
+            let device = base.fork(cut);
+            let damaged = lacking(device.clone(), middle);
+            let vfs = open(&damaged).unwrap();
+            let known = findings(&vfs);
+            assert!(!known.is_empty(), "this test tests nothing");
+            device.set_cut_after(cut);
+            let done = removal.apply(&vfs.posix()).and_then(|()| vfs.posix().sync());
+            let was_cut = device.is_off();
+            drop(vfs);
+            device.power_cycle();
+            device.set_cut_after(1 + cut % 8);
+            drop(open(&damaged));
+            device.power_cycle();
+
+            let vfs = open(&damaged).unwrap();
+            let is_gone = is_removed(&vfs, large, removal);
+            assert!(is_gone || done.is_err(), "{what}: a synced removal is lost");
+            assert_eq!(findings(&vfs), known, "{what}");
+            drop(vfs);
+            // Once all can be read, what has no name is freed, and what has one is whole.
+            let vfs = open(&(device as Arc<dyn BlockDevice>)).unwrap();
+            assert_eq!(findings(&vfs), [""; 0], "{what}");
+            assert_eq!(allocated(&vfs, large), if is_gone { 0 } else { EXTENTS * 512 }, "{what}");
+            (removed, left) = (removed + u64::from(is_gone), left + u64::from(!is_gone));
+            if !was_cut {
+                assert!(done.is_ok(), "{what}: {done:?}");
+                break;
+            }
+        }
+    }
+    assert!(removed > 3 && left > 3, "{removed} removed, {left} left");
+}
+
+/// Threads that remove the names of such a file at a time: the last one leaves it for the next opening to free.
+#[test]
+fn threads_remove_the_names_of_a_file_whose_map_cannot_be_read() {
+    const NAMES: [&[u8]; 4] = [b"large", b"second", b"third", b"fourth"];
+    let (device, large, _) = store();
+    let blocks = leaf_blocks(&device, extents(large));
+    for block in blocks.into_iter().step_by(4) {
+        let (whole, device) = without(&device, block);
+        let vfs = open(&device).unwrap();
+        let fs = vfs.posix();
+        NAMES[1..].iter().for_each(|name| assert!(fs.link(large, Ino::ROOT, name).is_ok()));
+        std::thread::scope(|scope| {
+            for name in NAMES {
+                scope.spawn(|| vfs.posix().unlink(Ino::ROOT, name).unwrap());
+            }
+        });
+        assert!(NAMES.iter().all(|name| fs.lookup(Ino::ROOT, name).is_err()));
+        vfs.close().unwrap();
+        drop((fs, vfs));
+        let vfs = open(&whole).unwrap();
+        assert_eq!(findings(&vfs), [""; 0], "block {block}");
+        assert_eq!(allocated(&vfs, large), 0);
+    }
 }
 
 /// One bad block kept the whole file system from being opened for writing.
 #[test]
 fn orphans_and_limits_whose_map_cannot_be_read_keep_no_file_system_shut() {
     let (device, _, nameless) = store();
-    let orphan = Lba(ORPHANS + nameless.number());
-    let blocks = leaf_blocks(&device, std::iter::once(orphan));
-    let mut damaged = 0;
+    let (orphan, limit) = (Lba(ORPHANS + nameless.number()), Lba(LIMITS + 1000));
+    let blocks = leaf_blocks(&device, [orphan, limit].into_iter());
+    let (mut damaged, mut unread) = (0, 0);
     for block in blocks {
         let (whole, device) = without(&device, block);
         // Other parts of the checkpoint may lie there, or the leaf of the root.
@@ -288,8 +413,12 @@ fn orphans_and_limits_whose_map_cannot_be_read_keep_no_file_system_shut() {
         if ftl.is_mapped(inode_lba(Ino::ROOT)).is_err() {
             continue;
         }
-        let vfs = open(&device).unwrap();
+        let (vfs, lines) = logged(|| open(&device).unwrap());
         damaged += u64::from(vfs.ftl().is_mapped(orphan).is_err());
+        let is_limit_lost = vfs.ftl().is_mapped(limit).is_err();
+        let is_reported = lines.iter().any(|line| line.contains("cannot be read and bind nobody"));
+        assert_eq!(is_reported, is_limit_lost, "{lines:?}");
+        unread += u64::from(is_limit_lost);
         // Names of others, in the root directory before it, may be lost with it.
         let fs = vfs.posix();
         let found = (0..1000).find_map(|n| fs.lookup(Ino::ROOT, format!("file {n}").as_bytes()).ok());
@@ -301,5 +430,5 @@ fn orphans_and_limits_whose_map_cannot_be_read_keep_no_file_system_shut() {
         assert_eq!(findings(&vfs), [""; 0]);
         assert!(!vfs.ftl().is_mapped(orphan).unwrap() && !vfs.ftl().is_mapped(lba(nameless, 0)).unwrap());
     }
-    assert!(damaged > 0);
+    assert!(damaged > 0 && unread > 0, "{damaged} and {unread}");
 }

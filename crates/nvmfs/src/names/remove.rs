@@ -22,6 +22,7 @@ use crate::{
     error::{Error, Refusal, Result},
     format::{Dirent, FileKind, Ino, Inode},
     inodes::{Attr, Node, attr_of},
+    mutant::{Rule, is_broken},
     names::{
         Names,
         hash_table::{self, Removal, Search},
@@ -43,7 +44,7 @@ impl Names {
         let mut changed = change(true);
         // Once more, since what could not be read may be read now: space that is kept is kept until the next open.
         for frees in [true, false] {
-            if is_lost(&changed) {
+            if is_lost(&changed) && !is_broken(Rule::RemovedPastDamage) {
                 changed = change(frees);
             }
         }
