@@ -4,7 +4,7 @@ use lacuna_page::{HEADER_BYTES, TRAILER_BYTES};
 
 use crate::{
     catalog::Row,
-    flush,
+    flush, keys, log_device,
     page::{
         node::{self, LeafCell, Node},
         ops::{OpReader, PageKind, PageOp},
@@ -106,6 +106,16 @@ pub fn packed(bytes: &[u8]) {
             assert!(left_to_check.contains(&reason), "{reason}");
         }
     }
+}
+
+/// The engine's log device: its header, what pairs it with a store, and the ring of files.
+pub fn log_device(bytes: &[u8]) {
+    log_device::fuzz(bytes);
+}
+
+/// An entry of the key files.
+pub fn keys(bytes: &[u8]) {
+    keys::fuzz(bytes);
 }
 
 /// A slot of the control file, the header of a doublewrite region, a row of the catalog.

@@ -59,6 +59,21 @@ pub(super) fn parse(sector: &[u8]) -> Option<(TableId, [u8; WRAPPED_KEY_BYTES])>
     is_sound.then_some((TableId(entry.table.get()), entry.wrapped))
 }
 
+/// An entry as it is, and under a valid checksum; see the module fuzz.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    let mut sector = [0; SECTOR];
+    let len = bytes.len().min(SECTOR);
+    sector[..len].copy_from_slice(&bytes[..len]);
+    let _ = parse(&sector);
+    let (entry, _) = EntryRaw::read_from_prefix(&sector).expect("a sector is longer");
+    let sealed = encode(TableId(entry.table.get()), entry.wrapped);
+    sector[..size_of::<EntryRaw>()].copy_from_slice(sealed.as_bytes());
+    let is_clear = sector[size_of::<EntryRaw>()..].iter().all(|byte| *byte == 0);
+    let sound = (TableId(entry.table.get()), entry.wrapped);
+    assert_eq!(parse(&sector), is_clear.then_some(sound));
+}
+
 /// Rows of FORMAT.md: structure, offset, bytes, field.
 #[cfg(test)]
 pub(crate) const LAYOUT: &[(&str, usize, usize, &str)] = &[

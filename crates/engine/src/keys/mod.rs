@@ -33,6 +33,8 @@ mod format;
 
 #[cfg(test)]
 pub(crate) use format::LAYOUT;
+#[cfg(feature = "fuzzing")]
+pub(crate) use format::fuzz;
 
 use std::{
     collections::{BTreeMap, BTreeSet},

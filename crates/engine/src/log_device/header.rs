@@ -172,6 +172,25 @@ impl Pair {
     }
 }
 
+/// Both structures as they are, and under a valid checksum; the header if it is one then. See the module fuzz.
+#[cfg(feature = "fuzzing")]
+pub(super) fn fuzz(bytes: &[u8; SECTOR]) -> Option<Header> {
+    let (mut raw, _) = PairRaw::read_from_prefix(bytes).expect("a sector is longer");
+    let _ = Pair::of(bytes);
+    (raw.magic, raw.version, raw.checksum) = (PAIR_MAGIC.into(), VERSION.into(), 0.into());
+    raw.checksum = lacuna_crc::crc32c(raw.as_bytes()).into();
+    if let Some(pair) = Pair::of(&sector(raw.as_bytes())) {
+        assert_eq!(pair.to_sector(), sector(raw.as_bytes()));
+    }
+    let (mut raw, _) = Raw::read_from_prefix(bytes).expect("a sector is longer");
+    let _ = Header::of(bytes);
+    (raw.magic, raw.checksum) = (MAGIC.into(), 0.into());
+    raw.checksum = lacuna_crc::crc32c(raw.as_bytes()).into();
+    let header = Header::of(&sector(raw.as_bytes())).expect("magic and checksum are right").ok()?;
+    assert_eq!(Header::of(&header.to_sector()), Some(Ok(header.clone())));
+    Some(header)
+}
+
 fn sector(bytes: &[u8]) -> [u8; SECTOR] {
     let mut sector = [0; SECTOR];
     sector[..bytes.len()].copy_from_slice(bytes);

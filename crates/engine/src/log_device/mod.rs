@@ -20,6 +20,8 @@ mod ring;
 
 #[cfg(test)]
 pub(crate) use header::LAYOUT;
+#[cfg(feature = "fuzzing")]
+pub(crate) use ring::fuzz;
 
 use std::{io::Read, sync::Arc};
 

@@ -358,6 +358,33 @@ impl Ring {
     }
 }
 
+/// A header, and the ring that it describes; see the module fuzz.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    const BYTES: u64 = 128 << 10;
+    let mut sector = [0; SECTOR];
+    let (header, ring) = bytes.split_at(bytes.len().min(SECTOR));
+    sector[..header.len()].copy_from_slice(header);
+    let Some(mut header) = super::header::fuzz(&sector) else { return };
+    if header.ring_bytes > BYTES - RING_START {
+        header.ring_bytes = BYTES - RING_START;
+    }
+    let device = lacuna_device::MappedMemory::anonymous(BYTES as usize).expect("memory");
+    device.write_at(SLOTS[0], &header.to_sector()).expect("fits");
+    device.write_at(RING_START, &ring[..ring.len().min((BYTES - RING_START) as usize)]).expect("fits");
+    assert_eq!(Ring::read_header(&device).expect("memory"), Some(header.clone()));
+    let Ok(ring) = Ring::open(Arc::new(device), header.clone()) else { return };
+    for RingFile { name, from, .. } in &header.files {
+        let end = from + ring.allocated(name, 0, u64::MAX).expect("there");
+        let mut buf = [0; 2 * SECTOR];
+        let _ = ring.read(name, end.saturating_sub(SECTOR as u64), &mut buf);
+        let _ = ring.write(name, end / SECTOR as u64 * SECTOR as u64, &[3; SECTOR]);
+        let _ = ring.set_len(name, end);
+        let _ = ring.give_back(name, end);
+        let _ = ring.remove(name);
+    }
+}
+
 fn corrupt(device: &str, at: u64, reason: &str) -> Error {
     Error::Corrupt { what: format!("{device}: log device"), at, reason: reason.into() }
 }
