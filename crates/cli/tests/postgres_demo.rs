@@ -33,3 +33,31 @@ fn a_demo_that_cannot_start_says_why_and_leaves_nothing() {
         assert_eq!(fs::read_dir(scratch.path(name)).unwrap().count(), 0, "{name}");
     }
 }
+
+/// The cluster trusts whoever reaches its sockets.
+#[test]
+fn nobody_else_reaches_the_server_of_a_demo() {
+    // Below a directory that the server's user, where root starts it, may search.
+    let directory = tempfile::tempdir().unwrap();
+    let open_to_all = fs::Permissions::from_mode(0o755);
+    fs::set_permissions(directory.path(), open_to_all.clone()).unwrap();
+    let path = |name: &str| directory.path().join(name);
+    ["programs", "work", "tmp"].iter().for_each(|name| fs::create_dir(path(name)).unwrap());
+    let initdb =
+        "#!/bin/sh\necho \"initdb: error: mode $(stat -c %a \"$TMPDIR\"/lacuna-pg-*/sockets)\" >&2\nexit 1\n";
+    for (name, text) in [("initdb", initdb), ("postgres", "#!/bin/sh\n"), ("psql", "#!/bin/sh\n")] {
+        fs::write(path("programs").join(name), text).unwrap();
+        fs::set_permissions(path("programs").join(name), open_to_all.clone()).unwrap();
+    }
+    let mut demo = Command::new("sh");
+    demo.args(["-c", "umask 0; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_lacuna"), "postgres-demo", "--dir"]);
+    demo.arg(path("work")).env("TMPDIR", path("tmp"));
+    demo.env("PATH", format!("{}:/usr/bin:/bin", path("programs").display()));
+    let output = demo.output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    if stderr.contains("there is no user postgres") {
+        eprintln!("SKIPPED: sockets of postgres-demo (root, and no user postgres)");
+        return;
+    }
+    assert_eq!(stderr, "lacuna: initdb: mode 700\n");
+}

@@ -211,4 +211,30 @@ mod tests {
         });
         assert!(!lookups.wait_for_freed(forever), "none is left");
     }
+
+    #[test]
+    fn few_threads_wait_at_a_time() {
+        let lookups = Lookups::default();
+        let ino = Ino::new(20).unwrap();
+        let forever = Duration::from_secs(1 << 20);
+        lookups.add(ino);
+        assert!(lookups.mark(ino));
+        let waiting = || lookups.table.lock().waiting;
+        std::thread::scope(|scope| {
+            let waits: Vec<_> =
+                (0..WAITING_MAX).map(|_| scope.spawn(|| lookups.wait_for_freed(forever))).collect();
+            while waiting() < WAITING_MAX {
+                std::thread::yield_now();
+            }
+            let one_more = scope.spawn(|| lookups.wait_for_freed(forever));
+            while !one_more.is_finished() && waiting() == WAITING_MAX {
+                std::thread::yield_now();
+            }
+            let waited = waiting();
+            lookups.note_freed(1);
+            assert_eq!(waited, WAITING_MAX, "one more waits");
+            assert!(!one_more.join().unwrap());
+            assert!(waits.into_iter().all(|thread| thread.join().unwrap()));
+        });
+    }
 }
