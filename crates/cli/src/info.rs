@@ -64,6 +64,13 @@ fn look_at(arguments: &Arguments, name: &str) -> Result<(Value, Images)> {
             })
         }
     };
+    // Whoever may only read a directory cannot ask what writes it takes.
+    if let (OpenedVfs::Directory(_), false) = (&look.opened, look.is_read_only) {
+        let writes = vfs.props().atomic_writes;
+        info["atomic_writes"] = writes
+            .map(|writes| json!({ "bytes_min": writes.bytes_min, "bytes_max": writes.bytes_max }))
+            .into();
+    }
     if info["log_device"].is_null()
         && let LogDeviceUse::Device(device) = log_device::chosen().opened(true)?
     {
@@ -173,6 +180,15 @@ fn recovery_text(recovery: &Value) -> String {
     )
 }
 
+/// Whether the file system of a directory writes pages atomically, if that is known.
+fn atomic_writes_text(writes: Option<&Value>) -> String {
+    let Some(writes) = writes else { return String::new() };
+    match (writes["bytes_min"].as_u64(), writes["bytes_max"].as_u64()) {
+        (Some(min), Some(max)) => format!("  atomic writes (RWF_ATOMIC) of {min} to {max} bytes\n"),
+        _ => "  no atomic writes (RWF_ATOMIC): pages are written twice by default\n".to_owned(),
+    }
+}
+
 /// A line for each user with limits.
 fn quotas_text(quotas: &Value) -> String {
     let quotas = quotas.as_array().map(Vec::as_slice).unwrap_or_default();
@@ -238,6 +254,7 @@ fn text(info: &Value, images: &Images) -> String {
         let kept = if taken >= bytes { ", preallocated" } else { "" };
         let _ = writeln!(text, "  its file    {:>10.1} MB of its file system{kept}", mb(taken));
     }
+    text += &atomic_writes_text(info.get("atomic_writes"));
     text += &quotas_text(&info["quotas"]);
     if let Some(mount) = info.get("mount") {
         text += &mount_text(mount);
@@ -257,4 +274,21 @@ fn text(info: &Value, images: &Images) -> String {
     }
     text += &recovery_text(&info["recovery"]);
     text + &tables_text(tables, &info["defaults"], images)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn atomic_writes_are_told_where_they_are_known() {
+        let text = |writes: Value| text(&json!({ "store": "dir", "atomic_writes": writes }), &Images::new());
+        assert!(
+            text(json!({ "bytes_min": 4096, "bytes_max": 65536 }))
+                .contains("  atomic writes (RWF_ATOMIC) of 4096 to 65536 bytes\n")
+        );
+        assert!(text(Value::Null).contains("  no atomic writes (RWF_ATOMIC): pages are written twice"));
+        let unknown = super::text(&json!({ "store": "dir" }), &Images::new());
+        assert!(!unknown.contains("atomic"), "{unknown}");
+    }
 }

@@ -25,7 +25,7 @@ pub(crate) fn reading_all() -> VfsOptions {
 /// A store that is open for the length of a look.
 pub(crate) struct Look {
     pub(crate) opened: OpenedVfs,
-    is_read_only: bool,
+    pub(crate) is_read_only: bool,
 }
 
 impl Look {

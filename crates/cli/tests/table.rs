@@ -3,9 +3,10 @@
 use std::fs;
 
 use crate::support::{Scratch, lacuna, succeed};
+use lacuna_device::{DirOptions, DirVfs, Vfs};
 use lacuna_engine::{Store, StoreOptions, TableOptions};
 use lacuna_nvmfs::{VfsOptions, open_vfs};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// A store with a table of its own settings, "own", and one that follows the defaults, "follows".
 fn make(scratch: &Scratch, storage: &str) {
@@ -93,4 +94,30 @@ fn tables_are_altered_optimized_made_to_follow_and_dropped() {
         assert!(table(&scratch, storage, "own").is_none());
         assert!(lacuna("check PLACE").contains("sound"));
     }
+}
+
+/// Pages are written once where the file system writes them atomically.
+#[test]
+fn info_tells_whether_a_directory_has_atomic_writes() {
+    let scratch = Scratch::new();
+    fs::create_dir(scratch.path("bare")).unwrap();
+    let writes = DirVfs::open(&scratch.path("bare"), DirOptions::default()).unwrap().props().atomic_writes;
+    let (text, json) = match writes {
+        Some(writes) => (
+            format!("  atomic writes (RWF_ATOMIC) of {} to {} bytes\n", writes.bytes_min, writes.bytes_max),
+            json!({ "bytes_min": writes.bytes_min, "bytes_max": writes.bytes_max }),
+        ),
+        None => ("  no atomic writes (RWF_ATOMIC): pages are written twice by default\n".into(), Value::Null),
+    };
+    let info = |arguments: &str| -> Value { serde_json::from_str(&succeed(&scratch, arguments)).unwrap() };
+    for _ in 0..2 {
+        let said = succeed(&scratch, "info bare");
+        assert!(said.contains(&text), "{said}");
+        assert_eq!(info("info bare --json").get("atomic_writes"), Some(&json));
+        let opened = open_vfs(&scratch.path("bare"), &VfsOptions::default()).unwrap();
+        Store::open(opened.vfs(), StoreOptions::default()).unwrap().close().unwrap();
+    }
+    // In a store every batch is atomic.
+    succeed(&scratch, "format store --size 64M");
+    assert_eq!(info("info store --json").get("atomic_writes"), None);
 }
