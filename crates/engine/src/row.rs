@@ -299,10 +299,7 @@ impl Blocks {
         if Lsn(meta.lsn) > newest {
             return Err(format!("{} is behind the end of the log, {newest}", Lsn(meta.lsn)));
         }
-        // Between them is what the image restores.
-        let trailer = page.len() - TRAILER_BYTES;
-        page[..HEADER_BYTES].fill(0);
-        page[trailer..].fill(0);
+        // All between header and trailer is restored.
         lacuna_page::write_meta(page, &meta);
         restore(page, block).map_err(|e| e.0.to_string())?;
         ops::validate(page).map_err(Into::into)
@@ -315,12 +312,10 @@ impl Blocks {
 }
 
 /// The sealed block of an evicted page: all that is kept of it.
-pub(crate) fn seal(memory: &mut AlignedBuf, page_bytes: usize) -> AlignedBuf {
+pub(crate) fn seal(memory: &mut AlignedBuf, page_bytes: usize) -> Box<[u8]> {
     let (page, block) = memory.split_at_mut(page_bytes);
     lacuna_page::seal_block(block, &lacuna_page::read_meta(page), page_bytes);
-    let mut sealed = AlignedBuf::dense(block.len());
-    sealed.copy_from_slice(block);
-    sealed
+    Box::from(&*block)
 }
 
 #[cfg(test)]

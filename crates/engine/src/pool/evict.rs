@@ -19,7 +19,6 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use lacuna_device::AlignedBuf;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::frame::Frame;
@@ -43,7 +42,7 @@ pub(super) struct Shard {
     ghost_set: FxHashSet<PageId>,
     small_bytes: usize,
     /// Blocks whose pages were evicted, each under the number of that eviction.
-    blocks: FxHashMap<PageId, (u64, AlignedBuf)>,
+    blocks: FxHashMap<PageId, (u64, Box<[u8]>)>,
     /// The same, the oldest first; entries whose block has left since stay a while.
     block_queue: VecDeque<(u64, PageId)>,
     blocks_kept: u64,
@@ -97,7 +96,7 @@ impl Shard {
     }
 
     /// Keeps the block of a page that was evicted.
-    pub(super) fn keep_block(&mut self, id: PageId, block: AlignedBuf) {
+    pub(super) fn keep_block(&mut self, id: PageId, block: Box<[u8]>) {
         self.bytes += block.len();
         self.block_bytes += block.len();
         self.blocks_kept += 1;
@@ -111,7 +110,7 @@ impl Shard {
     }
 
     /// Takes out the block of a page that comes back.
-    pub(super) fn take_block(&mut self, id: PageId) -> Option<AlignedBuf> {
+    pub(super) fn take_block(&mut self, id: PageId) -> Option<Box<[u8]>> {
         let (_, block) = self.blocks.remove(&id)?;
         self.bytes -= block.len();
         self.block_bytes -= block.len();

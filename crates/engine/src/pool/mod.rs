@@ -106,7 +106,7 @@ pub(crate) struct Pool {
 }
 
 /// A new frame's latch, and the page's block if that was kept.
-type ToFill = (WriteGuard, Option<AlignedBuf>);
+type ToFill = (WriteGuard, Option<Box<[u8]>>);
 
 /// Memory to read an image into, one for each thread.
 struct ReadMemory {
