@@ -58,7 +58,7 @@ sizes_of() {
             log_device=(--ids 100000 --seconds 15)
             SECONDS_OF=([linkbench]=620 [full]=1100 [flash]=1000 [datasets]=115 [volume]=800 [ablations]=1100 [algorithms]=520 [tpcc]=360
                 [clients]=2400 [rate]=200 [goals]=240 [amplification-uniform]=120 [amplification-zipf]=120 [mount]=120
-                [trim]=480 [unlink]=120 [peers]=1400 [mariadb]=1000 [postgres]=420 [log-device]=240)
+                [trim]=480 [unlink]=120 [peers]=1400 [mariadb]=1000 [postgres]=420 [log-device]=300)
             ONCE+=' algorithms clients'
             ;;
         quick)
@@ -130,7 +130,7 @@ why_not() {
         mariadb) command -v mariadbd > /dev/null || echo "mariadbd is not installed (Debian: mariadb-server)" ;;
         postgres) compgen -G '/usr/lib/postgresql/*/bin/initdb' > /dev/null || echo "PostgreSQL is not installed (Debian: postgresql)" ;;
         log-device)
-            command -v mariadb-slap > /dev/null || echo "mariadb-slap is not installed (Debian: mariadb-client)"
+            command -v mariadbd > /dev/null || echo "mariadbd is not installed (Debian: mariadb-server)"
             ;;
     esac
 }

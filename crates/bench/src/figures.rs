@@ -107,7 +107,7 @@ impl Figures {
         count as f64 / self.request_seconds.max(1e-9)
     }
 
-    /// `count` over the same and the time until all is written: the rate of a database that may defer nothing.
+    /// `count` over the same and the time until what it, and the warm-up, deferred is written.
     pub(crate) fn per_second_settled(&self, count: u64) -> f64 {
         count as f64 / (self.request_seconds + self.settle_seconds).max(1e-9)
     }

@@ -64,7 +64,7 @@ fn look_at(arguments: &Arguments, name: &str) -> Result<(Value, Images)> {
             })
         }
     };
-    // Whoever may only read a directory cannot ask what writes it takes.
+    // Who may only read a directory cannot ask what writes it takes.
     if let (OpenedVfs::Directory(_), false) = (&look.opened, look.is_read_only) {
         let writes = vfs.props().atomic_writes;
         info["atomic_writes"] = writes

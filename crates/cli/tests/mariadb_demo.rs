@@ -31,7 +31,7 @@ fn a_demo_that_cannot_start_says_why_and_leaves_nothing() {
     assert_eq!(fs::read_dir(scratch.path("work")).unwrap().count(), 0);
 }
 
-/// The server's root has no password: who reaches its socket acts as whoever started it.
+/// The server's root has no password: its socket is all that others are kept from.
 #[test]
 fn nobody_else_reaches_the_server_of_a_demo() {
     let scratch = Scratch::new();

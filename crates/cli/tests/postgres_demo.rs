@@ -34,7 +34,7 @@ fn a_demo_that_cannot_start_says_why_and_leaves_nothing() {
     }
 }
 
-/// The cluster trusts whoever reaches its sockets.
+/// The cluster asks nobody at its sockets for a password.
 #[test]
 fn nobody_else_reaches_the_server_of_a_demo() {
     // Below a directory that the server's user, where root starts it, may search.

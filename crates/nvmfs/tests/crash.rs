@@ -20,7 +20,7 @@ const CASES: u64 = 200;
 /// The same of stores with several classes of lifetime.
 const GROUPED_CASES: u64 = 24;
 /// Cuts that must then have fallen in each call: half of what they are.
-const CUTS_MIN: &[(&str, u64)] = &[("change", 160), ("Checkpoint", 107), ("sync", 126)];
+const CUTS_MIN: &[(&str, u64)] = &[("change", 132), ("Checkpoint", 106), ("sync", 126), ("Gc", 31)];
 
 fn is_power_cut(error: &Error) -> bool {
     matches!(error, Error::PowerCut | Error::Poisoned { .. })
@@ -117,8 +117,9 @@ fn crash_case(seed: u64, load: Load, calls: &mut CutTally) -> Tally {
     add_ballast(&rig, &vfs, &mut rng, &mut history);
     let upkeep_percent = [0, 5, 20][rng.below(3) as usize];
     for round in 0..ROUNDS {
-        rig.set_cut(&vfs, &mut rng);
-        calls.note(run_until_cut(&rig, &vfs, &mut rng, &mut history, upkeep_percent));
+        calls.note(
+            rig.cut_in(&vfs, &mut rng, |rng| run_until_cut(&rig, &vfs, rng, &mut history, upkeep_percent)),
+        );
         drop(vfs);
         vfs = rig.recover(&mut rng);
 

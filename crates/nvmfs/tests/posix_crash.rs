@@ -27,7 +27,7 @@ const CASES: u64 = 120;
 const GROUPED_CASES: u64 = 24;
 /// Cuts that must then have fallen in each call: half of what they are.
 const CUTS_MIN: &[(&str, u64)] =
-    &[("change", 31), ("cold data", 3), ("Checkpoint", 83), ("fsync", 65), ("sync", 55)];
+    &[("change", 26), ("cold data", 3), ("Checkpoint", 81), ("fsync", 66), ("sync", 55), ("Gc", 5)];
 /// A file that most changes leave alone.
 const BALLAST: &[u8] = b"ballast";
 
@@ -171,8 +171,9 @@ fn crash_case(seed: u64, load: Load, calls: &mut CutTally) -> Tally {
     add_ballast(&rig, &vfs, &mut rng, &mut history);
     let upkeep_percent = [0, 5, 20][rng.below(3) as usize];
     for round in 0..ROUNDS {
-        rig.set_cut(&vfs, &mut rng);
-        calls.note(run_until_cut(&rig, &vfs, &mut rng, &mut history, upkeep_percent));
+        calls.note(
+            rig.cut_in(&vfs, &mut rng, |rng| run_until_cut(&rig, &vfs, rng, &mut history, upkeep_percent)),
+        );
         drop(vfs);
         vfs = rig.recover(&mut rng);
 

@@ -16,7 +16,8 @@ impl Log for Logger {
     }
 
     fn log(&self, record: &Record<'_>) {
-        LINES.with_borrow_mut(|lines| lines.push(format!("{}: {}", record.level(), record.args())));
+        let line = format!("{}: {}", record.level(), record.args());
+        LINES.with_borrow_mut(|lines| lines.push(line));
     }
 
     fn flush(&self) {}

@@ -78,7 +78,7 @@ pub(crate) fn recover(device: &Arc<SimDevice>, rng: &mut SeededRng) -> Nvmfs {
 pub(crate) enum Load {
     /// Small ones, with one class of lifetime.
     Small,
-    /// Such as have several, most with a log device beside them. Of one large file a small part is overwritten most often.
+    /// Stores with several, most with a log device beside them. Of one large file a small part is overwritten most often.
     Grouped,
 }
 
@@ -133,7 +133,7 @@ impl Rig {
 
     /// How much of a large file, from its beginning, the next change may fall in.
     pub(crate) fn part_of(&self, rng: &mut SeededRng, len: u64) -> u64 {
-        if self.is_grouped() && rng.chance(60) { (len / 32).next_multiple_of(512) } else { len }
+        if self.is_grouped() && rng.chance(60) { (len / 32).next_multiple_of(512).clamp(1, len) } else { len }
     }
 
     /// Few inodes stay in memory, so that they are read again and again.
@@ -182,17 +182,26 @@ impl Rig {
         unreachable!("every device opens at last")
     }
 
-    /// Sets the next cut. Few would fall in a collection: sometimes it is close, and collections come first.
-    pub(crate) fn set_cut(&self, vfs: &Nvmfs, rng: &mut SeededRng) {
+    /// Sets the next cut, which falls in what `work` does, unless in a collection before that; returns the call that it fell
+    /// in. Few would fall in a collection by themselves: sometimes the cut is close, and collections come first.
+    pub(crate) fn cut_in(
+        &self,
+        vfs: &Nvmfs,
+        rng: &mut SeededRng,
+        work: impl FnOnce(&mut SeededRng) -> String,
+    ) -> String {
         let collects = rng.chance(if self.is_grouped() { 50 } else { 25 });
         let ops_max = if rng.chance(50) { 40 } else { 400 };
         self.device().set_cut_after(1 + rng.below(if collects { 8 } else { ops_max }));
-        if collects {
-            let _ = (0..20).try_for_each(|_| vfs.ftl().step(Work::Gc).map(drop));
+        let collected = (0..20 * u64::from(collects)).try_for_each(|_| vfs.ftl().step(Work::Gc).map(drop));
+        if let Err(error) = collected {
+            assert!(self.device().is_off(), "{error}");
+            return "Gc".into();
         }
+        work(rng)
     }
 
-    /// How a case ends that saw what it should.
+    /// A grouped store must have used several classes.
     pub(crate) fn assert_grouped(&self) {
         let classes = self.watch.classes();
         assert!(!self.is_grouped() || classes >= 3, "{classes} classes of lifetime");
