@@ -142,7 +142,7 @@ fn regimes() -> Vec<Claim> {
     vec![
         claim(
             FULL,
-            "LinkBench on a full device until all is written, page : plain",
+            "LinkBench on a full device, page : plain",
             AtLeast(1.1),
             settled("full", "page", "plain"),
         ),
@@ -163,7 +163,7 @@ fn regimes() -> Vec<Claim> {
         .printed("about 4", "N"),
         claim(
             VOLUME,
-            "LinkBench on a volume of 3,000 IOPS and 125 MB/s until all is written, page with chunk cache : plain, equal memory",
+            "LinkBench on a volume of 3,000 IOPS and 125 MB/s, page with chunk cache : plain, equal memory",
             AtLeast(1.3),
             settled("volume", "page-cached", "plain"),
         ),
