@@ -89,6 +89,13 @@ pub(super) fn value(version: u64) -> Vec<u8> {
     value
 }
 
+/// Commits records `0..count` of writer 0 with `version`.
+pub(super) fn fill(store: &Store, table: &Table, count: u64, version: u64) {
+    let mut txn = store.begin();
+    (0..count).for_each(|record| txn.put(table, &key(0, record), &value(version)).unwrap());
+    txn.commit().unwrap();
+}
+
 pub(super) fn version(value: &[u8]) -> u64 {
     u64::from_le_bytes(value[..8].try_into().unwrap())
 }
