@@ -76,6 +76,8 @@ lacuna_mutants::breakable_rules! {
     BoundsNoted = "bounds-noted",
     /// A new record is refused only after deleted records were purged (flush::capacity).
     RefusedAfterPurge = "refused-after-purge",
+    /// While there is no space for all that is dirty, what there is space for is flushed (flush::capacity).
+    PartsFlushed = "parts-flushed",
     /// Space that rollbacks need again stays reserved (flush::owed).
     RollbacksHaveSpace = "rollbacks-have-space",
     /// Images do not take another, longer form while space is short (flush::write).

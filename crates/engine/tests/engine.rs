@@ -43,5 +43,6 @@ mod rolled_back;
 mod row;
 mod shapes;
 mod snapshot;
+mod snapshots_at_limit;
 mod switches;
 mod tables;

@@ -241,6 +241,8 @@ struct Life {
     kind: TableOptions,
     background: bool,
     trim: bool,
+    /// Little is kept free, less than snapshots may keep.
+    is_tight: bool,
     rng: SeededRng,
     /// Version of each acknowledged record.
     model: BTreeMap<u64, u64>,
@@ -248,6 +250,8 @@ struct Life {
     in_doubt: BTreeMap<u64, Option<u64>>,
     next_key: u64,
     refused: u64,
+    /// A snapshot is open: beside it deletes may be refused, and go on once it is closed.
+    is_watched: bool,
 }
 
 /// Versions from this one on are short, or compress well.
@@ -270,6 +274,12 @@ struct Held {
     changes: BTreeMap<u64, u64>,
 }
 
+/// A snapshot, and the version of each record that it sees.
+struct Snapshot {
+    txn: Txn,
+    model: BTreeMap<u64, u64>,
+}
+
 impl Life {
     fn new(seed: u64) -> Life {
         let background = seed % 2 == 1;
@@ -283,18 +293,23 @@ impl Life {
             kind: kinds[seed as usize % kinds.len()],
             background,
             trim: seed % 12 < 6,
+            is_tight: seed % 4 >= 2,
             rng: SeededRng::new(seed),
             model: BTreeMap::new(),
             in_doubt: BTreeMap::new(),
             next_key: 0,
             refused: 0,
+            is_watched: false,
         }
     }
 
     /// Opens the store after a crash, compares it with the model, and takes its content as the new model.
     fn open(&mut self) -> (Store, Table) {
         let kind = self.kind;
-        let options = StoreOptions { trim: self.trim, ..options(self.background) };
+        let mut options = StoreOptions { trim: self.trim, ..options(self.background) };
+        if self.is_tight {
+            (options.pool_bytes, options.log_bytes) = (1 << 20, 512 << 10);
+        }
         let (store, table) = recover(&self.flash, &mut self.rng, |vfs| {
             let store = Store::open(vfs, options.clone())?;
             let table = store.open_table("t", kind)?;
@@ -324,6 +339,7 @@ impl Life {
             self.model = doubted;
         }
         self.in_doubt.clear();
+        self.is_watched = false;
         drop(txn);
         (store, table)
     }
@@ -347,7 +363,7 @@ impl Life {
             };
             match outcome {
                 Ok(()) => drop(changes.insert(key, version)),
-                Err(Error::Full { .. }) if !deletes => {
+                Err(Error::Full { .. }) if !deletes || self.is_watched => {
                     self.refused += 1;
                     txn.rollback().ok().or_else(|| self.flash.is_off().then_some(()))?;
                     return Some(false);
@@ -413,13 +429,52 @@ impl Life {
         Some(())
     }
 
+    /// Now and then a snapshot of what is there. Where no holes are made, the space of its history stays with the undo file.
+    fn watch(&mut self, store: &Store, table: &Table) -> Option<Snapshot> {
+        if !self.trim || self.is_watched || self.rng.chance(60) {
+            return None;
+        }
+        self.is_watched = true;
+        let txn = store.begin();
+        // It is of this moment, also where the power is cut while this reads.
+        assert!(txn.get(table, b"none").is_ok() || self.flash.may_fail());
+        Some(Snapshot { txn, model: self.model.clone() })
+    }
+
+    /// Closes a snapshot, which still sees what it saw, unless it was given up. `None` when the power was cut.
+    fn unwatch(&mut self, snapshot: Option<Snapshot>, table: &Table) -> Option<()> {
+        let Some(Snapshot { txn, model }) = snapshot else { return Some(()) };
+        self.is_watched = false;
+        let mut expected = model.iter();
+        let outcome =
+            txn.scan(table, Bound::Unbounded, Bound::Unbounded, Direction::Forward, |key, value| {
+                let (expected, version) = expected.next().expect("no more records than there were");
+                assert!(
+                    key == expected.to_be_bytes() && value == value_of(*expected, *version),
+                    "{expected}"
+                );
+                ControlFlow::Continue(())
+            });
+        match outcome {
+            Ok(()) => assert_eq!(expected.next(), None, "a record is missing"),
+            Err(Error::SnapshotTooOld) => {}
+            Err(error) => {
+                assert!(self.flash.may_fail(), "{error}");
+                return None;
+            }
+        }
+        Some(())
+    }
+
     /// Fills the store, overwrites, deletes a part, and fills it again. `None` when the power was cut.
     fn work(&mut self, store: &Store, table: &Table) -> Option<()> {
         let new_key = |life: &mut Life| {
             life.next_key += 1;
             (life.next_key, false)
         };
+        let mut snapshot = self.watch(store, table);
         let held = self.hold(store, table)?;
+        snapshot = snapshot.or_else(|| self.watch(store, table));
         let first_new = self.next_key + 1;
         while self.change(store, table, new_key)? {}
         for _ in 0..self.rng.below(10) {
@@ -432,7 +487,8 @@ impl Life {
                 next = life.model.range(first_new..key).next_back().map(|(key, _)| *key);
                 (key, true)
             };
-            assert!(!deletes || self.change(store, table, each)?, "a delete beside a held transaction");
+            let is_done = !deletes || self.change(store, table, each)?;
+            assert!(is_done || self.is_watched, "a delete beside a held transaction");
         }
         self.release(held)?;
         for _ in 0..self.rng.below(30) {
@@ -447,8 +503,12 @@ impl Life {
                 at = behind.unwrap_or_else(|| life.any_key());
                 (at, true)
             };
-            assert!(self.change(store, table, next)?);
+            if !self.change(store, table, next)? {
+                assert!(self.is_watched, "a delete is refused");
+                self.unwatch(snapshot.take(), table)?;
+            }
         }
+        self.unwatch(snapshot, table)?;
         if !self.background {
             while store.step().ok()? {}
         }

@@ -19,7 +19,7 @@ pub(crate) fn of_storage(path: &Path, error: FsError) -> Error {
             at: format!("sector {sector}"),
             reason: reason.into(),
         },
-        FsError::Ftl(FtlError::Full { device, .. }) => Error::Full { what: device },
+        FsError::Ftl(FtlError::Full { device, .. }) => Error::Full { what: device, history_bytes: 0 },
         FsError::Ftl(FtlError::ReadOnly { .. }) => Error::ReadOnly,
         FsError::Ftl(error @ FtlError::Poisoned { .. }) => Error::Poisoned { reason: error.to_string() },
         error => {

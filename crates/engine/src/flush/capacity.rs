@@ -8,9 +8,12 @@
 //! become large: after [`crate::Store::alter_table`].
 //! Rewriting them for that ([`crate::Store::optimize`]) keeps the same distance. Before a new record is refused, deleted
 //! records are purged and, now and then, everything is flushed: freed pages thereby become holes, and count as free
-//! again. Nothing is flushed for space unless all that is dirty fits, since a flush without space stops the store; before
-//! it no longer would, it is flushed, whoever writes: rollback and purge ask nobody, and log too. In small storage log and
-//! dirty pages are limited to a share of it.
+//! again. Before a delete is refused both are done each time: a snapshot that was closed may have kept the missing space.
+//! In small storage log and dirty pages are limited to a share of it.
+//!
+//! Rollback and purge ask nobody, and log too, before they free anything. So a [`reserve`] is left to them, and what is
+//! dirty is flushed, whoever writes, before that or the log since takes more than a part of what is free. A flush without
+//! space stops the store: no more pages are flushed at a time than would fit at their full size.
 //!
 //! Where no holes are made, a free page keeps its space, and counts as free for its own table only. So records that free
 //! pages of their table may take are admitted longer than others, and refused before deletes are. After a flush more is
@@ -25,6 +28,8 @@
 //! Dirty pages are limited to what a recovery can read in time as well ([`StoreOptions::replay_time`]).
 
 use std::sync::Arc;
+
+use lacuna_page::PAGE_BYTES_MAX;
 
 use crate::{
     alloc::Allocator,
@@ -50,6 +55,8 @@ const MEASURE_BYTES: u64 = 128 << 10;
 const SPLIT_PAGES: u64 = 16;
 /// Least space for the log, however small the storage is.
 const LOG_BYTES_MIN: u64 = 256 << 10;
+/// Least space that only rollback and purge may take, if that is not much of the log.
+const RESERVE_BYTES_MIN: u64 = 256 << 10;
 
 /// What there is space for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -137,6 +144,12 @@ pub(crate) fn history_bytes(options: &StoreOptions, vfs_bytes: u64) -> u64 {
     options.history_bytes.min(vfs_bytes / SHARE)
 }
 
+/// Space that only rollback and purge may take, where the log may have so many bytes: they ask nobody, change several pages
+/// at a time, and flush before that or what they log takes more than a part of this.
+fn reserve(log_bytes: u64) -> u64 {
+    (log_bytes / 16).max(RESERVE_BYTES_MIN.min(log_bytes / 4))
+}
+
 /// Space that accepted work may come to need, in bytes.
 struct Need {
     log_used: u64,
@@ -152,7 +165,7 @@ fn level(free_bytes: u64, need: &Need) -> Level {
     } else if free_bytes >= need.log_max / 4 + need.dirty_max && with_log >= need.log_max / 2 + need.dirty_max
     {
         Level::ReuseOnly
-    } else if free_bytes >= need.log_max / 16 + need.dirty {
+    } else if free_bytes >= reserve(need.log_max) + need.dirty {
         Level::DeletesOnly
     } else {
         Level::Nothing
@@ -194,7 +207,7 @@ impl Flusher {
     }
 
     /// What is free now, if everything since the last measurement took space.
-    fn free_bytes(&self) -> u64 {
+    pub(super) fn free_bytes(&self) -> u64 {
         let measured_at = self.capacity.measured_at.load(Ordering::Relaxed);
         match self.capacity.free_bytes.load(Ordering::Relaxed) {
             u64::MAX => u64::MAX,
@@ -237,21 +250,27 @@ impl Flusher {
 
     /// Refuses to rewrite pages of `bytes` where those may take the space that deletes need.
     pub(crate) fn must_have_space_to_rewrite(&self, bytes: u64) -> Result<()> {
-        let has_space = || self.unowed_bytes() >= self.options.log_bytes / 16 + self.dirty_need() + 2 * bytes;
+        let has_space =
+            || self.unowed_bytes() >= reserve(self.options.log_bytes) + self.dirty_need() + 2 * bytes;
         self.measure_capacity()?;
         if !has_space() && self.may_flush() {
-            self.flush_all()?;
+            self.flush_what_fits()?;
             self.measure_capacity()?;
         }
         match has_space() {
             true => Ok(()),
-            false => Err(Error::Full { what: self.vfs.name().into() }),
+            false => Err(self.full()),
         }
     }
 
-    /// Whether there is space for all pages that are dirty; otherwise a flush would stop the store.
+    fn full(&self) -> Error {
+        Error::Full { what: self.vfs.name().into(), history_bytes: 0 }
+    }
+
+    /// Whether there is space for a page that is dirty; otherwise a flush might stop the store.
     fn may_flush(&self) -> bool {
-        self.free_bytes() >= self.dirty_need()
+        let least = if is_broken(Rule::PartsFlushed) { u64::MAX } else { PAGE_BYTES_MAX as u64 };
+        self.free_bytes() >= self.dirty_need().min(least)
     }
 
     /// Whether there is so little space that a flush, which gives back what the log takes, may not be possible much longer.
@@ -259,12 +278,11 @@ impl Flusher {
         self.free_bytes() < self.options.log_bytes / 4 + self.dirty_need()
     }
 
-    /// Whether enough is dirty, or was logged since the last flush for space, at `last`, that another one may free some.
-    fn may_flush_for_space(&self, last: &AtomicU64) -> bool {
+    /// Whether so much is dirty, or was logged since the last flush for space, at `last`, that another one may free some.
+    fn may_flush_for_space(&self, last: &AtomicU64, (logged, dirty): (u64, u64)) -> bool {
         let end = self.pager.log().end_hint();
         let before = last.load(Ordering::Relaxed);
-        let is_dirty = || self.dirty_need() > self.options.log_bytes / 16;
-        let is_due = end.saturating_sub(before) > MEASURE_BYTES || end > before && is_dirty();
+        let is_due = end.saturating_sub(before) > logged || end > before && self.dirty_need() > dirty;
         is_due && last.compare_exchange(before, end, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
@@ -273,7 +291,7 @@ impl Flusher {
         self.measure_if_due()?;
         match level(self.unowed_bytes(), &self.need()) {
             Level::Plenty => Ok(()),
-            _ => Err(Error::Full { what: self.vfs.name().into() }),
+            _ => Err(self.full()),
         }
     }
 
@@ -301,22 +319,28 @@ impl Flusher {
             return Ok(());
         }
         let is_delete = matches!(claim, Claim::Log | Claim::Row);
-        if self.may_flush() {
-            if is_delete || self.may_flush_for_space(&self.capacity.flushed_at) {
-                if !is_delete && !is_broken(Rule::RefusedAfterPurge) {
-                    // Deleted records take their space until they are purged.
-                    purge()?;
-                }
-                // The log, stale images of dirty pages and freed pages that are not holes yet may hold the missing
-                // space.
-                self.flush_all()?;
-            }
-            // The VFS may have grown, or other users of it have freed space.
+        let enough = (MEASURE_BYTES, self.options.log_bytes / 16);
+        if is_delete && self.may_flush() {
+            self.flush_what_fits()?;
             self.measure_capacity()?;
+            if self.has_space_for(claim)? {
+                return Ok(());
+            }
         }
+        if self.may_flush() && (is_delete || self.may_flush_for_space(&self.capacity.flushed_at, enough)) {
+            if !is_broken(Rule::RefusedAfterPurge) {
+                // Deleted records take their space until they are purged, and so does the history of snapshots that were
+                // closed.
+                purge()?;
+            }
+            // The log, stale images of dirty pages and freed pages that are not holes yet may hold the missing space.
+            self.flush_what_fits()?;
+        }
+        // The VFS may have grown, or other users of it have freed space.
+        self.measure_capacity()?;
         match self.has_space_for(claim)? {
             true => Ok(()),
-            false => Err(Error::Full { what: self.vfs.name().into() }),
+            false => Err(self.full()),
         }
     }
 
@@ -324,9 +348,12 @@ impl Flusher {
     pub(super) fn flush_while_possible(&self) -> Result<()> {
         // Where that fails, what is known stays: rollbacks must not stop for it.
         let _ = self.measure_if_due();
+        // Of little space little may be taken in between.
+        let part = self.free_bytes() / 4;
+        let enough = (MEASURE_BYTES.min(part), part.min(self.options.log_bytes / 16));
         let is_due = self.may_soon_not_flush() && self.may_flush();
-        if is_due && self.may_flush_for_space(&self.capacity.flushed_early_at) {
-            self.flush_all()?;
+        if is_due && self.may_flush_for_space(&self.capacity.flushed_early_at, enough) {
+            self.flush_what_fits()?;
             let _ = self.measure_capacity();
         }
         Ok(())
@@ -370,8 +397,8 @@ mod tests {
             (99, Level::ReuseOnly),
             (90, Level::ReuseOnly),
             (89, Level::DeletesOnly),
-            (30, Level::DeletesOnly),
-            (29, Level::Nothing),
+            (60, Level::DeletesOnly),
+            (59, Level::Nothing),
             (0, Level::Nothing),
         ] {
             assert_eq!(level(free, &need), want, "{free}");

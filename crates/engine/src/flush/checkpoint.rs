@@ -1,11 +1,12 @@
 //! Writing everything, and moving the checkpoint.
 
-use std::time::Instant;
+use std::{sync::Arc, time::Instant};
 
 use super::{Flusher, ROUND_PAGES, stats::Cause};
 use crate::{
     alloc::truncate_all,
     mutant::{Rule, is_broken},
+    pool::Frame,
     sync::thread,
     types::Result,
     wal::{Until, control::Root},
@@ -27,12 +28,38 @@ impl Flusher {
     /// Writes every page that is dirty now, and moves the checkpoint to the log's end. If no transaction writes
     /// meanwhile, the next recovery has nothing to replay.
     pub(crate) fn flush_all(&self) -> Result<()> {
+        self.flush_as_far_as(|_| true)
+    }
+
+    /// The same as far as there is space: never more pages at a time than would fit if each took its full size. Most take
+    /// none that they had not before.
+    pub(super) fn flush_what_fits(&self) -> Result<()> {
+        self.flush_as_far_as(|frames| {
+            // What is known stays if that fails.
+            let _ = self.measure_capacity();
+            let (free_bytes, mut bytes) = (self.free_bytes(), 0);
+            let fits = frames.iter().take_while(|frame| {
+                bytes += frame.page_bytes() as u64;
+                bytes <= free_bytes
+            });
+            let count = fits.count();
+            frames.truncate(count);
+            count > 0
+        })
+    }
+
+    /// Writes every page that is dirty now, those at a time that `choose` leaves, as long as that returns true; and moves the
+    /// checkpoint.
+    fn flush_as_far_as(&self, mut choose: impl FnMut(&mut Vec<Arc<Frame>>) -> bool) -> Result<()> {
         truncate_all(&self.pager, &self.spaces, self.options.log_bytes)?;
         let until = self.pager.log().next();
         self.pager.log().reach(until, Until::Flushed)?;
         loop {
             self.poison.check()?;
-            let frames = self.pager.pool().dirty().oldest_pages(until, ROUND_PAGES);
+            let mut frames = self.pager.pool().dirty().oldest_pages(until, ROUND_PAGES);
+            if !frames.is_empty() && !choose(&mut frames) {
+                break;
+            }
             self.carry_out(self.jobs(frames, until, Cause::Asked))?;
             if self.pager.pool().dirty().oldest().is_none_or(|oldest| oldest >= until) {
                 break;

@@ -123,7 +123,7 @@ fn sector_of(number: usize, entry: Option<(TableId, &[u8; WRAPPED_KEY_BYTES])>) 
 }
 
 fn full(vfs: &dyn Vfs) -> Error {
-    Error::Full { what: format!("{}: {}", vfs.name(), NAMES[0]) }
+    Error::Full { what: format!("{}: {}", vfs.name(), NAMES[0]), history_bytes: 0 }
 }
 
 fn refused(vfs: &dyn Vfs, reason: lacuna_crypt::Error) -> Error {

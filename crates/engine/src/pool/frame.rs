@@ -111,6 +111,11 @@ impl Frame {
         self.id
     }
 
+    /// Bytes of the page.
+    pub(crate) fn page_bytes(&self) -> usize {
+        self.page_bytes
+    }
+
     /// Bytes that the image on the device takes; 0 if there is none.
     pub(crate) fn disk_bytes(&self) -> usize {
         self.disk_bytes.load(Ordering::Relaxed) as usize

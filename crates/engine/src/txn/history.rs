@@ -23,7 +23,7 @@ use crate::{
         deadline,
     },
     txn::TxnEngine,
-    types::Result,
+    types::{Error, Result},
     undo::{self, UndoLog},
 };
 
@@ -228,7 +228,11 @@ impl TxnEngine {
     /// Refuses a write that there is no space for, even after a purge; see [`crate::flush::Flusher::admit`]. It waits
     /// for that as long as for a lock: other transactions may delete faster than the thread purges.
     pub(crate) fn admit(&self, claim: Claim<'_>) -> Result<()> {
-        self.flusher.admit(claim, || self.wait_for_purge_until(Some(deadline(self.options.lock_timeout))))
+        let purge = || self.wait_for_purge_until(Some(deadline(self.options.lock_timeout)));
+        self.flusher.admit(claim, purge).map_err(|error| match error {
+            Error::Full { what, .. } => Error::Full { what, history_bytes: self.undo.slots().history().1 },
+            error => error,
+        })
     }
 
     /// Returns once every transaction that is committed by now, and that no view needs, is purged.

@@ -115,7 +115,11 @@ fn take_back(
             return Err(astray());
         }
         let grown = old_value.len().saturating_sub(value.len());
-        let logged = LOGGED_OP_BYTES + LEAF_CELL_HEADER + record.key.len() + old_value.len();
+        // In a full block more than that would be a split.
+        let logged = match record.change {
+            Change::Insert | Change::Delete => LOGGED_OP_BYTES,
+            _ => LOGGED_OP_BYTES + LEAF_CELL_HEADER + record.key.len() + old_value.len(),
+        };
         // A deletion that was committed when we overwrote it, and that no view needs any more: its own purge may have
         // passed. If a view needs it, its purge comes later, and takes this latch first.
         let was_purgeable = record.old_flags & DELETED != 0

@@ -124,11 +124,15 @@ pub enum Error {
     #[error("the store belongs to the process that this one was forked from")]
     Forked,
     /// The VFS has only the space left that finishing and rolling back transactions may need. Nothing was changed;
-    /// deletes still work for a while and free space.
-    #[error("{what}: no space left for new records")]
+    /// deletes still work for a while and free space. Beside open snapshots they free none, and are refused at last as
+    /// well: close these, that is, end the transactions that read them.
+    #[error("{what}: no space left{}", kept(*history_bytes))]
     Full {
         /// The VFS.
         what: String,
+        /// Bytes of records that were deleted or replaced which open snapshots keep, the transaction's own included;
+        /// [`crate::HistoryStats::bytes`].
+        history_bytes: u64,
     },
     /// An option or name out of range.
     #[error("{what}: {reason}")]
@@ -189,6 +193,14 @@ pub enum Error {
     /// The transaction was started on another store, or the table belongs to one.
     #[error("transaction and table belong to different stores")]
     WrongStore,
+}
+
+/// What snapshots keep, as a part of a message.
+fn kept(history_bytes: u64) -> String {
+    match history_bytes {
+        0 => " for new records".to_owned(),
+        _ => format!(": open snapshots keep {history_bytes} bytes of history until they are closed"),
+    }
 }
 
 /// Result of this crate.
