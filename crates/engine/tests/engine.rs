@@ -45,4 +45,5 @@ mod shapes;
 mod snapshot;
 mod snapshots_at_limit;
 mod switches;
+mod syscalls;
 mod tables;
