@@ -151,7 +151,7 @@ fn a_cycle_beside_a_released_lock_is_found() {
 /// Purge has seen the log of a slot's owner when that one rolls back, and the next owner writes a log of several pages.
 #[test]
 fn purge_leaves_the_pages_of_the_next_owner_alone() {
-    explore(150, || {
+    explore(100, || {
         let vfs: Arc<dyn Vfs> = MemVfs::new();
         let (store, table) = open(&vfs, options());
         let put_all = |txn: &mut Txn, table: &Table, version| {
