@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::history::{BALLAST, Change, Data, Model, Part, apply, ballast_change, random_change};
 use crate::power::{
-    CAPACITY, History, Load, Rig, SEGMENT_BYTES, open,
+    CAPACITY, History, Load, Rig, SEGMENT_BYTES, matrix, open,
     watch::{Place, Tally},
 };
 use lacuna_device::{BlockDevice, Error, StreamHint, Vfs};
@@ -141,23 +141,11 @@ fn crash_case(seed: u64, load: Load, calls: &mut CutTally) -> Tally {
     rig.watch.tally()
 }
 
-fn matrix(load: Load, all: u64, calls_min: &[(&str, u64)], places_min: u64, places: &[Place]) {
-    let (mut calls, mut tally, mut cases) = (CutTally::default(), Tally::default(), 0);
-    for_each_seed(all, |seed| {
-        tally.add(&crash_case(seed, load, &mut calls));
-        cases += 1;
-    });
-    eprintln!("{load:?}, {cases} cases, cuts in\n{calls}{tally}");
-    if cases >= all {
-        calls.assert_each(calls_min);
-        tally.assert_each(places_min, places);
-    }
-}
-
 #[test]
 fn power_cuts_leave_a_prefix_of_the_operations() {
     use Place::*;
     matrix(
+        crash_case,
         Load::Small,
         CASES,
         CUTS_MIN,
@@ -171,6 +159,7 @@ fn power_cuts_leave_a_prefix_of_the_operations() {
 fn power_cuts_do_among_data_of_several_lifetimes() {
     use Place::*;
     matrix(
+        crash_case,
         Load::Grouped,
         GROUPED_CASES,
         &[],

@@ -32,7 +32,10 @@ impl Flusher {
     }
 
     /// The same as far as there is space: never more pages at a time than would fit if each took its full size. Most take
-    /// none that they had not before.
+    /// none that they had not before. A cut finds some pages written and the checkpoint before the others, as in any flush.
+    ///
+    /// Several threads may do so at once. What an image takes beyond the one before it is noted before it is written, and
+    /// counts from then on; what another thread has chosen and not encoded yet does not.
     pub(super) fn flush_what_fits(&self) -> Result<()> {
         self.flush_as_far_as(|frames| {
             // What is known stays if that fails.

@@ -1,9 +1,8 @@
 //! The write-ahead log on a device of its own: small, fast, persistent, and where it is memory, mapped.
 //!
 //! [`LogDeviceVfs`] is a VFS whose files are those of another one, except for the files of the log, which lie in a ring
-//! on a [`LogDevice`]. A commit then costs a copy, the write-back of its lines and a fence, and no system call but those of
-//! locks that other threads hold. To the
-//! engine it is a VFS that is not `ordered`: the log is durable before the pages that it describes, and pages and
+//! on a [`LogDevice`]. A commit then costs a copy, the write-back of its lines and a fence, and no system call: only for
+//! a lock that another thread holds, for memory, and each 128 KiB of log to ask what is free. To the engine it is a VFS that is not `ordered`: the log is durable before the pages that it describes, and pages and
 //! control file are before log is given back; more it does not ask of a place.
 //!
 //! Log and pages are one store: neither is of any use without the other. Each opening counts in both ([`header::Pair`],

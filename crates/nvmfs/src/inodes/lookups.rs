@@ -11,13 +11,13 @@
 //! **References to an inode.** Its names (`nlink`), its openings (`opens` of its node), and its count here. The
 //! operation that removes the last of them frees the inode.
 //! 1. A count rises only with the `record` of the inode's node held, shared or alone, and the inode live or not
-//!    readable. So a thread
-//!    that holds `record` alone and finds no count may free the inode: no count can reappear.
+//!    readable. So a thread that holds `record` alone and finds no count may free the inode: no count can reappear.
 //! 2. An operation that holds `record` alone and finds a count leaves the inode as an orphan and marks the count, both
 //!    at once: the operation that removes a marked count frees the inode. It holds no lock in between, so it checks
 //!    names, openings and counts again, with `record` held alone: another operation may have opened or freed the inode.
-//! 3. A count that is not marked belongs to an inode with a name, or to one that is open, or that damage keeps
-//!    until the next open: forgetting it needs no read, even for a million of them. A needless mark, because a batch was refused, costs one check.
+//! 3. A count that is not marked belongs to an inode with a name, or to one that is open, or that damage keeps until
+//!    the next open: forgetting it needs no read, even for a million of them. A needless mark, because a batch was
+//!    refused, costs one check.
 //! 4. A count that is too high does no harm but this: its inode is freed by [`Lookups::forget_all`], or when the
 //!    store is opened next.
 //!

@@ -12,10 +12,10 @@ use std::sync::Arc;
 use lacuna_device::{BlockDevice, LogDevice};
 use lacuna_ftl::{self as ftl, LogDeviceUse, Work};
 use lacuna_nvmfs::{FormatOptions, Nvmfs, Options, posix::Caller};
-use lacuna_sim::{SeededRng, SimDevice};
+use lacuna_sim::{CutTally, SeededRng, SimDevice, for_each_seed};
 
 use log_device::TestLog;
-use watch::{Phase, Watch};
+use watch::{Phase, Place, Tally, Watch};
 
 pub(crate) const SEGMENT_BYTES: u32 = 64 << 10;
 /// The fewest that the ftl takes are 24. The largest batches of these tests need a few more.
@@ -205,5 +205,26 @@ impl Rig {
     pub(crate) fn assert_grouped(&self) {
         let classes = self.watch.classes();
         assert!(!self.is_grouped() || classes >= 3, "{classes} classes of lifetime");
+    }
+}
+
+/// Runs `case` with each of `all` seeds, and demands, if all were run, so many cuts in each call and in each of `places`.
+pub(crate) fn matrix(
+    case: fn(u64, Load, &mut CutTally) -> Tally,
+    load: Load,
+    all: u64,
+    calls_min: &[(&str, u64)],
+    places_min: u64,
+    places: &[Place],
+) {
+    let (mut calls, mut tally, mut cases) = (CutTally::default(), Tally::default(), 0);
+    for_each_seed(all, |seed| {
+        tally.add(&case(seed, load, &mut calls));
+        cases += 1;
+    });
+    eprintln!("{load:?}, {cases} cases, cuts in\n{calls}{tally}");
+    if cases >= all {
+        calls.assert_each(calls_min);
+        tally.assert_each(places_min, places);
     }
 }
