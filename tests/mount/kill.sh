@@ -64,15 +64,33 @@ grep -q "what was not synced is lost" "$WORK/error" || fail "lacuna $way_out say
 mountpoint -q "$mnt" && fail "a dead mount is left by lacuna $way_out"
 kill $!
 
-# Whose store was renamed is not known to be closed: no success is claimed.
+# The directory of a mount leads to its process, also where its store was renamed and another has its name.
+mount_store
+mv "$store" "$store.renamed"
+"$LACUNA" info "$mnt" | grep -q mounted || fail "info where a renamed store is mounted"
+"$LACUNA" format --size 32M "$store" >/dev/null
+mkdir "$WORK/second"
+"$LACUNA" mount "$store" "$WORK/second"
+"$LACUNA" quota "$mnt" set 4711 1M
+"$LACUNA" quota "$mnt" | grep -q 4711 || fail "the quota was set elsewhere"
+"$LACUNA" quota "$WORK/second" | grep -q 4711 && fail "the quota was set in another store of that name"
+echo kept >"$mnt/kept"
+umount_store || fail "a renamed store cannot be unmounted"
+! mountpoint -q "$mnt" || fail "the renamed store is still mounted"
+"$LACUNA" check "$store.renamed" || fail "umount did not wait for the renamed store"
+[ "$("$LACUNA" cat "$store.renamed:/kept")" = kept ] || fail "the renamed store has lost a file"
+"$LACUNA" info "$WORK/second" | grep -q mounted || fail "its name's owner does not answer any more"
+"$LACUNA" umount "$WORK/second"
+rm "$store"
+mv "$store.renamed" "$store"
+
+# Whoever cannot ask says so.
 mount_store
 pid=$(daemon_pid)
-mv "$store" "$store.renamed"
-umount_store 2>"$WORK/error" && fail "umount says that a store is closed that it cannot find"
-grep -q "is not there any more" "$WORK/error" || fail "umount says: $(cat "$WORK/error")"
-! mountpoint -q "$mnt" || fail "the renamed store is still mounted"
+rm /run/lacuna/mount-*:"$(stat -c %Ld "$mnt")".sock
+umount_store 2>"$WORK/error" || fail "a mount whose process cannot be asked is not unmounted"
+grep -q "has written and closed $store is not known" "$WORK/error" || fail "umount says: $(cat "$WORK/error")"
 has_ended() { ! grep -qs '^State:[[:space:]]*[^ZX]' "/proc/$pid/status"; }
-await "the process of the renamed store does not end" has_ended
-mv "$store.renamed" "$store"
+await "the process does not end" has_ended
 check_store
 echo "kill: passed"

@@ -114,11 +114,22 @@ for descriptor in /proc/"$pid"/fd/*; do
     [ "$(readlink "$descriptor")" != "$WORK/lock" ] || fail "the caller's descriptors are open"
 done
 
-# A stopped process is reported, not waited for.
+# A stopped process is reported, not waited for, whichever name its store is asked by.
 kill -STOP "$pid"
-timeout 120 "$LACUNA" info "$store" 2>"$WORK/error" && fail "a stopped process answers"
+asked=("info $store" "info $mnt" "metrics $mnt" "grow $mnt max" "umount $mnt")
+askers=()
+for number in "${!asked[@]}"; do
+    timeout -s KILL 120 "$LACUNA" ${asked[number]} >"$WORK/answer-$number" 2>"$WORK/error-$number" &
+    askers+=($!)
+done
+for number in "${!asked[@]}"; do
+    ! wait "${askers[number]}" || fail "a stopped process answers: ${asked[number]}"
+done
 kill -CONT "$pid"
-grep -q 'does not answer' "$WORK/error" || fail "no clear line: $(cat "$WORK/error")"
+for number in "${!asked[@]}"; do
+    grep -q 'does not answer' "$WORK/error-$number" || fail "${asked[number]}: $(cat "$WORK/error-$number")"
+done
+grep -qxF "lacuna_up{store=\"$store\"} 0" "$WORK/answer-2" || fail "it is up: $(cat "$WORK/answer-2")"
 
 # Even with a socket that lets everybody in, the process answers its own user and root only.
 socket=/run/lacuna/$(stat -c 'file-%D-' "$store")$(printf %x "$(stat -c %i "$store")").sock

@@ -153,13 +153,14 @@ for _ in $(seq 10); do
     umount "$mnt"
     mount_store
 done
-# Where the store has another name by now, nobody can ask its process; what protects the data is done all the same.
-mv "$store" "$store.moved"
+# Where nobody can ask its process, what protects the data is done all the same.
+socket=$(echo /run/lacuna/mount-*:"$(stat -c %Ld "$mnt")".sock)
+mv "$socket" "$WORK/socket"
 "$LACUNA" remount "$mnt" 2>/dev/null && fail "remounted, and nobody knows whether it may be writable"
 "$LACUNA" remount --read-only "$mnt" 2>"$WORK/error" || fail "not read-only: $(cat "$WORK/error")"
 [ "$(wc -l <"$WORK/error")" = 1 ] && grep -q 'not known to be synced' "$WORK/error" || fail "$(cat "$WORK/error")"
 (touch "$mnt/new") 2>/dev/null && fail "written to after remount --read-only"
-mv "$store.moved" "$store"
+mv "$WORK/socket" "$socket"
 umount_store
 mount_store
 # The signal that a closing terminal sends twice: what is open stays until it is closed.

@@ -7,8 +7,11 @@
 //! `curl --unix-socket` can ask too.
 //!
 //! The socket's name follows from the identity of the store file or block device, not from its path: all
-//! paths to a store lead to the same socket. It lies in `/run/lacuna` for root, else in the user's own
-//! runtime directory. A socket without a listener was left by a killed process.
+//! paths to a store lead to the same socket. It has a second name by the number of the file system that is mounted, so
+//! that the directory of a mount leads to its process wherever the store is by now, and never to another's. It lies in
+//! `/run/lacuna` for root, else in the user's own runtime directory. A socket without a listener was left by a killed
+//! process. Names are taken over and given back under a lock: an owner that ends removes only its own, for both kinds may
+//! be another's by then.
 //!
 //! **Who may ask and answer.** Where a user has no runtime directory, the socket's directory has a name that others can
 //! guess and make. So:
@@ -21,10 +24,11 @@
 //!    its progress ends when its client has gone.
 
 use std::{
-    fs, io,
+    fs::{self, File},
+    io,
     io::{BufRead, BufReader, ErrorKind, Read, Write},
     os::unix::{
-        fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt},
+        fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt},
         net::{UnixListener, UnixStream},
     },
     path::{Path, PathBuf},
@@ -35,11 +39,15 @@ use std::{
 
 use anyhow::Context;
 use rustix::{
+    fs::{FlockOperation, flock},
     net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt},
     process::{Uid, geteuid},
 };
 
-use crate::{mounts, note};
+use crate::{
+    mounts::{self, Mounted},
+    note,
+};
 
 /// Longest question in bytes: one with a path of 4096 bytes, each written as a number.
 const QUESTION_BYTES_MAX: u64 = 32 << 10;
@@ -74,7 +82,10 @@ pub(crate) type Answerer = dyn Fn(&str, Tell<'_>) -> Result<String, String> + Se
 
 /// The socket of a store, listened on by a thread until this is dropped.
 pub(crate) struct Listener {
-    path: PathBuf,
+    directory: Directory,
+    /// The socket's number as a file, which is no other's while the thread listens, and its names.
+    inode: u64,
+    names: Vec<String>,
 }
 
 impl Listener {
@@ -82,13 +93,13 @@ impl Listener {
     pub(crate) fn start(store: &Path, answerer: Arc<Answerer>) -> io::Result<Listener> {
         let directory = Directory::of_this_user();
         directory.make()?;
-        let path = directory.path.join(socket_name(store)?);
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
+        let name = Of::Store(store).socket_name()?;
+        let path = directory.path.join(&name);
+        let _locked = directory.lock()?;
+        remove_if_there(&path)?;
         let listener = UnixListener::bind(&path)?;
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
+        let inode = path.symlink_metadata()?.ino();
         thread::Builder::new().name("control".into()).spawn(move || {
             for client in listener.incoming().flatten().filter(may_ask) {
                 let answerer = Arc::clone(&answerer);
@@ -98,13 +109,37 @@ impl Listener {
                     .spawn(move || drop(serve(client, &*answerer)));
             }
         })?;
-        Ok(Listener { path })
+        Ok(Listener { directory, inode, names: vec![name] })
+    }
+
+    /// Listens for questions about what is mounted too, which is the store.
+    pub(crate) fn also_for(mut self, mount: &Mounted) -> io::Result<Listener> {
+        let name = Of::Mount(mount).socket_name()?;
+        let path = self.directory.path.join(&name);
+        let locked = self.directory.lock()?;
+        remove_if_there(&path)?;
+        fs::hard_link(self.directory.path.join(&self.names[0]), path)?;
+        self.names.push(name);
+        drop(locked);
+        Ok(self)
     }
 }
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
+        let Ok(_locked) = self.directory.lock() else { return };
+        for path in self.names.iter().map(|name| self.directory.path.join(name)) {
+            if path.symlink_metadata().is_ok_and(|socket| socket.ino() == self.inode) {
+                let _ = fs::remove_file(path);
+            }
+        }
+    }
+}
+
+fn remove_if_there(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
     }
 }
 
@@ -132,53 +167,78 @@ fn may_ask(client: &UnixStream) -> bool {
     sockopt::socket_peercred(client).is_ok_and(|peer| peer.uid.is_root() || peer.uid == geteuid())
 }
 
-/// Asks the owner of `store`, or of what is mounted there, and shows the progress that it tells; `None` when no process
-/// listens. If the owner closes
-/// the store or ends before it told any progress, the question is repeated, so that the answer is the next owner's, or
-/// `None`.
+/// Whose owner is asked.
+#[derive(Clone, Copy)]
+pub(crate) enum Of<'a> {
+    Store(&'a Path),
+    Mount(&'a Mounted),
+}
+
+impl Of<'_> {
+    /// The name of the socket on which the owner listens.
+    fn socket_name(self) -> io::Result<String> {
+        let store = match self {
+            Of::Mount(mount) => return Ok(format!("mount-{}.sock", mount.device)),
+            Of::Store(store) => fs::metadata(store)?,
+        };
+        Ok(if store.file_type().is_block_device() {
+            format!("device-{:x}.sock", store.rdev())
+        } else {
+            format!("file-{:x}-{:x}.sock", store.dev(), store.ino())
+        })
+    }
+}
+
+/// Asks the owner of the store `path`, or of what is mounted there, and shows the progress that it tells; `None` when no
+/// process listens. A directory with tables is what holds these, also where a store is mounted.
 ///
 /// # Errors
 /// Also when a store is mounted there and no process listens to this user: the directory is not what is meant.
-pub(crate) fn ask(store: &Path, question: &str) -> anyhow::Result<Option<String>> {
-    let mounted = mounts::store_meant(store);
-    let answer = ask_owner(store, mounted.as_deref().unwrap_or(store), question)?;
-    if let (None, Some(mounted)) = (&answer, mounted)
-        && mounts::store_meant(store).is_some()
-    {
-        let (name, mounted) = (store.display(), mounted.display());
+pub(crate) fn ask(path: &Path, question: &str) -> anyhow::Result<Option<String>> {
+    let name = || path.display().to_string();
+    let Some(mount) = mounts::mounted_at(path) else {
+        return ask_owner(Of::Store(path), question).with_context(name);
+    };
+    // A process that does not answer this answers nothing that is asked of the file system either.
+    let has_owner = ask_owner(Of::Mount(&mount), "ping").with_context(name)?.is_some();
+    if path.join("control").exists() {
+        return Ok(None);
+    }
+    let answer = if has_owner { ask_owner(Of::Mount(&mount), question).with_context(name)? } else { None };
+    if answer.is_none() && mounts::mounted_at(path).is_some_and(|now| now.device == mount.device) {
+        let (name, store) = (path.display(), mount.store.display());
         anyhow::bail!(
-            "{name}: {mounted} is mounted there, and its process does not listen to this user and session"
+            "{name}: {store} is mounted there, and its process does not listen to this user and session"
         );
     }
     Ok(answer)
 }
 
-/// As [`ask`], with the `name` that the store was called by.
-fn ask_owner(name: &Path, store: &Path, question: &str) -> anyhow::Result<Option<String>> {
-    let name = name.display();
+/// Asks the owner, and shows the progress that it tells; `None` when no process listens. If the owner closes the store or
+/// ends before it told any progress, the question is repeated, so that the answer is the next owner's, or `None`.
+pub(crate) fn ask_owner(of: Of<'_>, question: &str) -> anyhow::Result<Option<String>> {
     let directory = Directory::of_this_user();
-    if !directory.is_there().with_context(|| format!("{name}: its owner cannot be asked"))? {
+    if !directory.is_there().context("its owner cannot be asked")? {
         return Ok(None);
     }
-    let socket = directory.path.join(socket_name(store).with_context(|| name.to_string())?);
+    let socket = directory.path.join(of.socket_name()?);
     let is_long = question.split(' ').next().is_some_and(|first| LONG_QUESTIONS.contains(&first));
     if is_long && ask_until(&socket, "ping", END_TIMEOUT, Some(PATIENCE))?.is_none() {
         return Ok(None);
     }
-    let patience = (!is_long).then_some(PATIENCE);
-    ask_until(&socket, question, END_TIMEOUT, patience).with_context(|| name.to_string())
+    ask_until(&socket, question, END_TIMEOUT, (!is_long).then_some(PATIENCE))
 }
 
 /// A question that is answered when the owner ends.
 pub(crate) struct Pending(BufReader<UnixStream>);
 
-/// Asks the owner of `store` something that it will answer when it ends; `None` when no process listens.
-pub(crate) fn ask_ahead(store: &Path, question: &str) -> io::Result<Option<Pending>> {
+/// Asks the owner of what is mounted something that it will answer when it ends; `None` when no process listens.
+pub(crate) fn ask_ahead(mount: &Mounted, question: &str) -> io::Result<Option<Pending>> {
     let directory = Directory::of_this_user();
     if !directory.is_there()? {
         return Ok(None);
     }
-    let Some(mut stream) = connect_to_owner(&directory.path.join(socket_name(store)?))? else {
+    let Some(mut stream) = connect_to_owner(&directory.path.join(Of::Mount(mount).socket_name()?))? else {
         return Ok(None);
     };
     writeln!(stream, "{question}")?;
@@ -207,7 +267,7 @@ impl Pending {
 pub(crate) fn has_owner(store: &Path) -> bool {
     let directory = Directory::of_this_user();
     let is_trusted = directory.is_there().unwrap_or(false);
-    is_trusted && socket_name(store).is_ok_and(|name| connect(&directory.path.join(name)).is_ok())
+    is_trusted && Of::Store(store).socket_name().is_ok_and(|name| connect(&directory.path.join(name)).is_ok())
 }
 
 fn ask_until(
@@ -321,16 +381,6 @@ fn connect(socket: &Path) -> io::Result<UnixStream> {
     Ok(stream.into())
 }
 
-/// The name of the socket on which the owner of `store` listens.
-fn socket_name(store: &Path) -> io::Result<String> {
-    let metadata = fs::metadata(store)?;
-    Ok(if metadata.file_type().is_block_device() {
-        format!("device-{:x}.sock", metadata.rdev())
-    } else {
-        format!("file-{:x}-{:x}.sock", metadata.dev(), metadata.ino())
-    })
-}
-
 /// The directory of the sockets of a user.
 struct Directory {
     path: PathBuf,
@@ -361,6 +411,16 @@ impl Directory {
             _ => {}
         }
         self.is_there().map(drop)
+    }
+
+    /// Until the file is dropped, no other process gives names to sockets or takes them away. Others may open, and so
+    /// lock, the directory itself.
+    fn lock(&self) -> io::Result<File> {
+        let mut options = File::options();
+        options.write(true).create(true).truncate(false).mode(0o600);
+        let file = options.open(self.path.join("lock"))?;
+        flock(&file, FlockOperation::LockExclusive)?;
+        Ok(file)
     }
 
     /// Whether there is such a directory.
@@ -487,6 +547,35 @@ mod tests {
     }
 
     #[test]
+    fn a_mount_leads_to_its_own_process() {
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let store = |name: &str| {
+            let path = directory.path().join(name);
+            fs::write(&path, b"x").expect("store file");
+            path
+        };
+        let mount = Mounted::for_test("4095:1048575"); // no device has that
+        let listener = |name: &'static str| {
+            let answerer = move |_: &str, _: Tell<'_>| Ok(name.to_owned());
+            let listener = Listener::start(&store(name), Arc::new(answerer)).expect("listens");
+            listener.also_for(&mount).expect("listens")
+        };
+        let answer = || ask_owner(Of::Mount(&mount), "who").expect("asked");
+        let first = listener("first");
+        assert_eq!(answer().as_deref(), Some("first"));
+        // The file system's number is another's once it is unmounted, which is before the store is closed.
+        let second = listener("second");
+        assert_eq!(answer().as_deref(), Some("second"));
+        drop(first);
+        assert_eq!(answer().as_deref(), Some("second"), "the first took the second's name away");
+        drop(second);
+        assert_eq!(answer(), None);
+        let left = fs::read_dir(Directory::of_this_user().path).expect("listed");
+        let left = left.filter_map(Result::ok).map(|entry| entry.file_name());
+        assert!(!left.into_iter().any(|name| name == *Of::Mount(&mount).socket_name().expect("name")));
+    }
+
+    #[test]
     fn questions_find_the_owner_and_nobody_else() {
         let directory = tempfile::tempdir().expect("temporary directory");
         let store = directory.path().join("store");
@@ -508,7 +597,7 @@ mod tests {
         std::os::unix::fs::symlink(&store, &link).expect("link");
         assert_eq!(ask(&link, "info").expect("answer").as_deref(), Some("fine\n"), "another path");
 
-        let socket = Directory::of_this_user().path.join(socket_name(&store).expect("name"));
+        let socket = Directory::of_this_user().path.join(Of::Store(&store).socket_name().expect("name"));
         let mut http = UnixStream::connect(socket).expect("connects");
         http.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").expect("asks");
         let mut answer = String::new();

@@ -3,7 +3,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
-use crate::{control, live, say};
+use crate::{control, live, mounts, say};
 
 /// Show the counters of a mounted store, as Prometheus wants them
 #[derive(Args)]
@@ -13,14 +13,19 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    match control::ask(&arguments.store, "metrics")? {
-        Some(metrics) => say(&metrics),
-        None => {
-            // The store must at least be there.
-            let name = arguments.store.display().to_string();
-            arguments.store.metadata().with_context(|| name.clone())?;
-            say(&live::metrics_of_unmounted(&name))?;
-            bail!("{name}: not mounted")
-        }
+    let asked = control::ask(&arguments.store, "metrics");
+    if let Ok(Some(metrics)) = asked {
+        return say(&metrics);
     }
+    let name = arguments.store.display().to_string();
+    // The label that it has while it answers.
+    let mounted = mounts::mounted_at(&arguments.store);
+    if mounted.is_none() {
+        // The store must at least be there.
+        arguments.store.metadata().with_context(|| name.clone())?;
+    }
+    let store = mounted.map_or_else(|| name.clone(), |mount| mount.store.display().to_string());
+    say(&live::metrics_of_unmounted(&store))?;
+    asked?;
+    bail!("{name}: not mounted")
 }

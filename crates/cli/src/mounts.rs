@@ -3,7 +3,7 @@
 use std::{
     ffi::OsString,
     fs,
-    os::unix::ffi::OsStringExt,
+    os::unix::{ffi::OsStringExt, fs::MetadataExt},
     path::{Path, PathBuf},
 };
 
@@ -11,9 +11,12 @@ use anyhow::{Context, Result};
 
 /// One of them.
 #[derive(Debug, PartialEq, Eq)]
-struct Mounted {
-    dir: PathBuf,
-    source: PathBuf,
+pub(crate) struct Mounted {
+    pub(crate) dir: PathBuf,
+    /// The path of its store when it was mounted. By now another store may have that name.
+    pub(crate) store: PathBuf,
+    /// The file system's number, `MAJOR:MINOR`, which its bind mounts have too, and no other that is mounted.
+    pub(crate) device: String,
     /// Whether nobody may change anything through this mount, and by no mount.
     read_only: (bool, bool),
 }
@@ -21,27 +24,38 @@ struct Mounted {
 /// The kernel's table, which can be polled for changes.
 pub(crate) const PATH: &str = "/proc/self/mountinfo";
 
-/// The store that is mounted on `dir`.
-pub(crate) fn store_mounted_on(dir: &Path) -> Result<Option<PathBuf>> {
+/// What is mounted on `dir`, which is named as the kernel names it.
+pub(crate) fn mounted_on(dir: &Path) -> Result<Option<Mounted>> {
     // The last of those on one directory is the one on top.
-    Ok(mounts()?.into_iter().rev().find(|mount| mount.dir == dir).map(|mount| mount.source))
+    Ok(mounts()?.into_iter().rev().find(|mount| mount.dir == dir))
 }
 
-/// The store that is mounted on the directory `path`, if a command may mean that one: tables in the directory go first.
-pub(crate) fn store_meant(path: &Path) -> Option<PathBuf> {
-    let dir = path.is_dir().then(|| path.canonicalize().ok())??;
-    store_mounted_on(&dir).ok()?.filter(|_| !dir.join("control").exists())
+/// What is mounted on the directory `path`. The file system is not asked, whose process may be stopped: to find what a
+/// path names, its root answers for itself.
+pub(crate) fn mounted_at(path: &Path) -> Option<Mounted> {
+    mounted_on(&path.canonicalize().ok()?).ok()?
 }
 
-/// A directory that `store` is mounted on.
-pub(crate) fn dir_of(store: &Path) -> Result<Option<PathBuf>> {
-    Ok(mounts()?.into_iter().find(|mount| mount.source == store).map(|mount| mount.dir))
+/// The mount that the directory `path` lies in.
+pub(crate) fn mounted_around(path: &Path) -> Result<Option<Mounted>> {
+    let device = path.metadata().with_context(|| path.display().to_string())?.dev();
+    of_device(&format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device)))
+}
+
+/// A mount of the store with this path.
+pub(crate) fn of_store(store: &Path) -> Result<Option<Mounted>> {
+    Ok(mounts()?.into_iter().find(|mount| mount.store == store))
+}
+
+/// A mount of the file system with this number.
+pub(crate) fn of_device(device: &str) -> Result<Option<Mounted>> {
+    Ok(mounts()?.into_iter().find(|mount| mount.device == device))
 }
 
 /// Whether the kernel lets nobody change anything through the mount of `store` on `dir`, and by no mount of it; none if
 /// there is none.
 pub(crate) fn read_only(dir: &Path, store: &Path) -> Result<Option<(bool, bool)>> {
-    let mut mounts = mounts()?.into_iter().filter(|mount| mount.dir == dir && mount.source == store);
+    let mut mounts = mounts()?.into_iter().filter(|mount| mount.dir == dir && mount.store == store);
     Ok(mounts.next().map(|mount| mount.read_only))
 }
 
@@ -60,7 +74,8 @@ fn parse_mount(line: &[u8]) -> Option<Mounted> {
     let is_read_only =
         |at: usize| Some(fields.get(at)?.split(|byte| *byte == b',').any(|option| option == b"ro"));
     let read_only = (is_read_only(5)?, is_read_only(separator + 3)?);
-    Some(Mounted { dir: path(4)?, source: path(separator + 2)?, read_only })
+    let device = str::from_utf8(fields.get(2)?).ok()?.to_owned();
+    Some(Mounted { dir: path(4)?, store: path(separator + 2)?, device, read_only })
 }
 
 /// Spaces and the like stand as backslash and three octal digits in mountinfo.
@@ -81,6 +96,14 @@ fn unescape(field: &[u8]) -> Vec<u8> {
 }
 
 #[cfg(test)]
+impl Mounted {
+    pub(crate) fn for_test(device: &str) -> Mounted {
+        let (dir, store) = (PathBuf::new(), PathBuf::new());
+        Mounted { dir, store, device: device.to_owned(), read_only: (false, false) }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -94,7 +117,8 @@ mod tests {
         };
         for (through, all) in [("rw", "rw"), ("ro", "rw"), ("rw", "ro"), ("ro", "ro")] {
             let read_only = (through == "ro", all == "ro");
-            let expected = Mounted { dir: "/mnt/a b".into(), source: r"/tmp/st\ore".into(), read_only };
+            let (dir, store) = ("/mnt/a b".into(), r"/tmp/st\ore".into());
+            let expected = Mounted { dir, store, device: "0:32".into(), read_only };
             assert_eq!(line(through, all), Some(expected));
         }
         for other in [

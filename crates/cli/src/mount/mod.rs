@@ -37,7 +37,13 @@ use lacuna_nvmfs::{Compression, Error};
 use rustix::{io::Errno, mount::UnmountFlags, process::geteuid};
 
 use self::reserve::Reserve;
-use crate::{complain, control, ended, keys, mounts, size::Size};
+use crate::{
+    complain,
+    control::{self, Of},
+    ended, keys,
+    mounts::{self, Mounted},
+    size::Size,
+};
 pub(crate) use helper::{arguments_of_helper, arguments_of_unmounter, is_helper, is_unmounter};
 pub(crate) use journal::install as install_log;
 pub(crate) use remount::{RemountArguments, remount};
@@ -212,11 +218,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         return serve::run(&arguments);
     }
     keys::ask_ahead(&arguments.store)?;
-    let hidden = mounts::store_mounted_on(&arguments.dir);
+    let hidden = mounts::mounted_on(&arguments.dir);
     daemon::start(&arguments)?;
     if let Ok(Some(hidden)) = hidden {
         let dir = arguments.dir.display();
-        complain(&format!("{dir}: {} is mounted there too, and hidden by this mount", hidden.display()));
+        complain(&format!(
+            "{dir}: {} is mounted there too, and hidden by this mount",
+            hidden.store.display()
+        ));
     }
     Ok(())
 }
@@ -236,8 +245,8 @@ pub(crate) fn hint(error: &anyhow::Error) -> Option<String> {
         Error::Device(device::Error::Busy { path }) => Some(path),
         _ => None,
     })?;
-    let dir = mounts::dir_of(&absolute(busy).ok()?).ok()??;
-    Some(format!("; it is mounted on {}: use its files there", dir.display()))
+    let mount = mounts::of_store(&absolute(busy).ok()?).ok()??;
+    Some(format!("; it is mounted on {}: use its files there", mount.dir.display()))
 }
 
 fn zstd(text: &str) -> Result<Compression, String> {
@@ -270,8 +279,8 @@ pub(crate) struct UnmountArguments {
 pub(crate) fn unmount(arguments: &UnmountArguments) -> Result<()> {
     let name = arguments.dir.display();
     let dir = mount_point(&arguments.dir)?;
-    let Some(store) = mounts::store_mounted_on(&dir)? else {
-        if let Some(dir) = mounts::dir_of(&dir)? {
+    let Some(mount) = mounts::mounted_on(&dir)? else {
+        if let Some(Mounted { dir, .. }) = mounts::of_store(&dir)? {
             bail!("{name}: a store; to unmount it, name the directory: {}", dir.display());
         }
         if arguments.dead {
@@ -284,16 +293,12 @@ pub(crate) fn unmount(arguments: &UnmountArguments) -> Result<()> {
         utab::forget(&dir);
         return Ok(());
     }
-    // It was renamed, or lies on a mount that died: then the owner cannot be found either.
-    let is_gone = !store.exists();
     // A caller that cannot ask can still unmount. A stopped process is another matter: umount(2) would wait for it, and
     // not even a kill ends that.
-    let has_owner = match control::ask(&store, "ping") {
-        Err(error) if error.chain().any(|cause| cause.is::<control::Unanswered>()) => {
-            bail!(
-                "{error:#}; not unmounted. Let it go on or kill it, or detach it now: lacuna umount --lazy {name}"
-            )
-        }
+    let has_owner = match control::ask_owner(Of::Mount(&mount), "ping") {
+        Err(error) if error.chain().any(|cause| cause.is::<control::Unanswered>()) => bail!(
+            "{name}: {error:#}; not unmounted. Let it go on or kill it, or detach it now: lacuna umount --lazy {name}"
+        ),
         answer => answer.is_ok_and(|answer| answer.is_some()),
     };
     if arguments.dead {
@@ -307,35 +312,26 @@ pub(crate) fn unmount(arguments: &UnmountArguments) -> Result<()> {
     }
     let was_dead = !has_owner && is_dead(&dir);
     // Asked before the unmount, so that it is known how that ends.
-    let asked = control::ask_ahead(&store, ended::QUESTION).unwrap_or(None);
+    let asked = control::ask_ahead(&mount, ended::QUESTION).unwrap_or(None);
     unmount_dir(&dir, false).with_context(|| name.to_string())?;
     utab::forget(&dir);
-    if !was_dead && let Ok(Some(other)) = mounts::dir_of(&store) {
-        let (store, other) = (store.display(), other.display());
+    let store = mount.store.display();
+    if !was_dead && let Ok(Some(other)) = mounts::of_device(&mount.device) {
+        let other = other.dir.display();
         complain(&format!("{name}: unmounted; {store} is still mounted on {other}, and closed with that"));
         return Ok(());
     }
-    let is_slow = || {
-        complain(&format!("{name}: unmounted; waiting until {} is written and closed", store.display()));
-    };
-    let outcome = asked.and_then(|asked| asked.wait(CLOSING_IS_SLOW, is_slow));
-    serve::wait_until_closed(&store)?;
-    match outcome {
-        Some(outcome) if outcome != ended::CLOSED => bail!("{name}: unmounted, but {outcome}"),
-        Some(_) => Ok(()),
-        None if is_gone && !was_dead => bail!(
-            "{name}: unmounted, but {} is not there any more: whether the store is closed, and all of it written, is not \
-             known; if its process still runs, it is closing it",
-            store.display()
-        ),
-        // Or it is of an earlier version, and is not asked.
-        None => {
-            if was_dead {
-                complain(&was_not_closed(&arguments.dir));
-            }
-            Ok(())
-        }
+    let is_slow = || complain(&format!("{name}: unmounted; waiting until {store} is written and closed"));
+    match asked.and_then(|asked| asked.wait(CLOSING_IS_SLOW, is_slow)) {
+        Some(outcome) if outcome == ended::CLOSED => {}
+        Some(outcome) => bail!("{name}: unmounted, but {outcome}"),
+        None if was_dead => complain(&was_not_closed(&arguments.dir)),
+        // It is another user's or session's.
+        None => complain(&format!(
+            "{name}: unmounted; whether its process has written and closed {store} is not known"
+        )),
     }
+    Ok(())
 }
 
 fn was_not_closed(dir: &Path) -> String {
@@ -353,7 +349,7 @@ fn mount_point(dir: &Path) -> Result<PathBuf> {
         dir.parent().map(|parent| if parent.as_os_str().is_empty() { Path::new(".") } else { parent });
     if let Some((parent, last)) = parent.zip(dir.file_name()) {
         let named = absolute(parent)?.join(last);
-        if mounts::store_mounted_on(&named)?.is_some() {
+        if mounts::mounted_on(&named)?.is_some() {
             return Ok(named);
         }
     }
@@ -389,7 +385,7 @@ fn unmount_as_user(dir: &Path, lazy: bool) -> Result<()> {
 
 /// Detaches `dir` if `store` is what is mounted there: by now that may be another one.
 fn detach(dir: &Path, store: &Path) {
-    if matches!(mounts::store_mounted_on(dir), Ok(Some(mounted)) if mounted == store)
+    if matches!(mounts::mounted_on(dir), Ok(Some(mount)) if mount.store == store)
         && let Err(error) = unmount_dir(dir, true)
     {
         log::error!("{}: cannot be detached: {error:#}", dir.display());

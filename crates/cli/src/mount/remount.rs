@@ -12,7 +12,11 @@ use rustix::{fs::StatVfsMountFlags, mount::MountFlags};
 use serde_json::Value;
 
 use super::{Cache, absolute, name_of};
-use crate::{complain, control, mounts};
+use crate::{
+    complain,
+    control::{self, Of},
+    mounts,
+};
 
 /// Make a mounted file system read-only, or writable again
 #[derive(Args)]
@@ -61,13 +65,13 @@ struct Protection {
 pub(crate) fn remount(arguments: &RemountArguments) -> Result<()> {
     let name = arguments.dir.display();
     let dir = absolute(&arguments.dir)?;
-    let Some(store) = mounts::store_mounted_on(&dir)? else {
+    let Some(mount) = mounts::mounted_on(&dir)? else {
         bail!("{name}: no Lacuna file system is mounted there");
     };
     // To protect the data is refused for nothing, and waits for nobody before it is done: when the machine goes down, for
     // instance.
     if !arguments.read_only {
-        let info = control::ask(&store, "info")?.context("nobody serves the store")?;
+        let info = control::ask_owner(Of::Mount(&mount), "info")?.context("nobody serves the store")?;
         let info: Value = serde_json::from_str(&info).context("what the mounted store tells")?;
         check(&info["mount"], arguments).with_context(|| name.to_string())?;
     }
@@ -82,7 +86,8 @@ pub(crate) fn remount(arguments: &RemountArguments) -> Result<()> {
         thread::sleep(SYNC_IS_SLOW);
         complain(&waiting);
     });
-    let synced = control::ask(&store, "sync").and_then(|answer| answer.context("nobody serves the store"));
+    let synced = control::ask_owner(Of::Mount(&mount), "sync")
+        .and_then(|answer| answer.context("nobody serves the store"));
     if let Err(error) = synced {
         complain(&format!(
             "{name}: read-only, and what was changed before is not known to be synced: {error:#}"

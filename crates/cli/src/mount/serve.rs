@@ -45,7 +45,7 @@ use crate::{
 
 /// MariaDB looks for this before it asks files whether they write atomically. Any node will do.
 const FCTA: &str = "/dev/fcta";
-/// How often `lacuna umount` checks whether the store is closed.
+/// How often `lacuna mount` looks whether that store is closed.
 const CLOSE_POLL: Duration = Duration::from_millis(20);
 /// How long `lacuna mount` waits for a store that was unmounted just now.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -142,6 +142,11 @@ fn serve(arguments: &Arguments) -> Result<()> {
         }
     })?;
     utab::note(&arguments.store, &arguments.dir);
+    // Before anybody hears of the mount.
+    let listener = listener.and_then(|listener| match mounts::mounted_on(&arguments.dir) {
+        Ok(Some(mount)) => listener.also_for(&mount),
+        _ => Ok(listener), // it was moved or unmounted
+    });
     announce(arguments)?;
     if let Err(error) = &listener {
         log::warn!("{name}: no control socket, so info, check and metrics cannot ask this mount: {error}");
@@ -153,7 +158,7 @@ fn serve(arguments: &Arguments) -> Result<()> {
     if served.is_err() {
         detach_dead(&arguments.dir, &arguments.store);
     }
-    if mounts::store_mounted_on(&arguments.dir).is_ok_and(|mounted| mounted.is_none()) {
+    if mounts::mounted_on(&arguments.dir).is_ok_and(|mount| mount.is_none()) {
         utab::forget(&arguments.dir);
     }
     // From here on questions are answered with `CLOSING`. Closing the store comes first: an error of the transport must
@@ -195,7 +200,7 @@ fn is_no_place(error: &io::Error) -> bool {
 
 /// Detaches a mount without a serving process from its directory. Files that are open in it stay unusable.
 fn detach_dead(dir: &Path, store: &Path) {
-    let is_ours = || matches!(mounts::store_mounted_on(dir), Ok(Some(mounted)) if mounted == store);
+    let is_ours = || matches!(mounts::mounted_on(dir), Ok(Some(mount)) if mount.store == store);
     if is_dead(dir)
         && is_ours()
         && let Err(error) = super::unmount_dir(dir, true)
@@ -253,7 +258,7 @@ const HOST_IS_FULL: &str = "the file system that the store lies in is full: free
 
 /// Whether `store` was mounted and its owner is about to close it: umount(8) does not wait for that.
 fn is_closing(store: &Path) -> Result<bool> {
-    Ok(control::has_owner(store) && mounts::dir_of(store)?.is_none())
+    Ok(control::has_owner(store) && mounts::of_store(store)?.is_none())
 }
 
 fn service_options(arguments: &Arguments) -> ServiceOptions {
@@ -352,19 +357,4 @@ fn make_fcta() -> Result<()> {
         return Ok(());
     }
     std::os::unix::fs::symlink("null", FCTA).context(FCTA)
-}
-
-/// Returns when no process serves `store` any more.
-pub(super) fn wait_until_closed(store: &Path) -> Result<()> {
-    // An owner that ends while it is asked gives no answer; that is no reason to stop waiting.
-    let mut silent = 0;
-    while store.exists() && silent < 50 {
-        match control::ask(store, "ping") {
-            Ok(None) => break,
-            Ok(Some(_)) => silent = 0,
-            Err(_) => silent += 1,
-        }
-        thread::sleep(CLOSE_POLL);
-    }
-    Ok(())
 }
