@@ -32,6 +32,13 @@ text 2 >"$mnt/file"
 [ "$(python3 -c 'import os, sys; print(os.listxattr(sys.argv[1]))' "$mnt/file")" = "[]" ] || fail "attributes are listed"
 "$LACUNA" du "$mnt" --bytes | awk '$1 == "lz4" && $3 < $2 / 2 { found = 1 } END { exit !found }' ||
     fail "du: $("$LACUNA" du "$mnt")"
+mkdir -p "$mnt/upper/below" "$WORK/elsewhere"
+text 1 >"$mnt/upper/below/other"
+"$LACUNA" du "$mnt" --depth 1 | awk '/files of/ { print $1, $2 }' >"$WORK/sums"
+printf '%s: %s\n' "$mnt" 2 "$mnt/upper" 1 | cmp - "$WORK/sums" || fail "du --depth 1: $(cat "$WORK/sums")"
+rm -r "$mnt/upper"
+"$LACUNA" du "$WORK/elsewhere" 2>"$WORK/error" && fail "du of what is on no mount"
+grep -q 'elsewhere: not on a Lacuna mount' "$WORK/error" || fail "$(cat "$WORK/error")"
 "$LACUNA" info "$store" | grep -q 'compressed by *lz4' || fail "info: $("$LACUNA" info "$store")"
 [ "$(metric compressed_bytes_total)" -ge $((2 << 20)) ] || fail "metrics"
 
@@ -59,6 +66,8 @@ for number in $(seq 0 40); do
 done
 [ "$(sha256sum <"$mnt/busy")" != "$sum" ] || fail "nothing was written"
 [ "$(room busy plain 1)" -ge $((8 << 20)) ] || fail "still compressed: $("$LACUNA" du "$mnt/busy")"
+"$LACUNA" compress "$mnt" --rewrite 2>"$WORK/error" && fail "a directory is rewritten without its files"
+grep -q 'recursive rewrites the files in it' "$WORK/error" || fail "$(cat "$WORK/error")"
 "$LACUNA" compress -r "$mnt" --set zstd:9 --rewrite
 "$LACUNA" du "$mnt" --bytes | grep -qE '^  (plain|lz4)' && fail "not all of it is rewritten: $("$LACUNA" du "$mnt")"
 [ "$("$LACUNA" compress "$mnt/busy" | cut -d' ' -f1)" = zstd:9 ] || fail "compress shows $("$LACUNA" compress "$mnt/busy")"

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::{
     control, keys,
-    look::{Look, holds_tables, reading_all},
+    look::{Look, has_no_tables, holds_tables, reading_all},
     printable::one_line,
     progress::Shown,
     say,
@@ -38,6 +38,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         let findings: Vec<_> = found.iter().map(|finding| finding.message.as_str()).collect();
         return report(&name.to_string(), &findings, "");
     }
+    if has_no_tables(&arguments.store) {
+        bail!("{name}: there are no tables");
+    }
     let look = Look::at(&arguments.store, reading_all())?;
     let opened = &look.opened;
     let mut summary = String::new();
@@ -46,12 +49,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         let report = fs.check_reporting(CheckDepth::Payload, Shown::default().told())?;
         findings = report.findings.into_iter().map(|finding| finding.message).collect();
     }
-    let has_tables = findings.is_empty() && holds_tables(&*opened.vfs())?;
-    if !has_tables && matches!(opened, OpenedVfs::Directory(_)) {
-        bail!("{name}: there are no tables");
-    }
     let mut tables = None;
-    if has_tables {
+    if findings.is_empty() && holds_tables(&*opened.vfs())? {
         let store = look.tables(&name.to_string())?;
         for table in store.check().with_context(|| format!("{name}: not sound"))? {
             summary += &format!("{name}: table {}: {} records\n", one_line(&table.name), table.records);

@@ -1,6 +1,6 @@
 use std::{fs::File, path::Path, path::PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use lacuna_nvmfs::Compression;
 use rustix::{
@@ -10,7 +10,6 @@ use rustix::{
 
 use crate::{say, walk};
 
-const COMPRESSION: &str = "user.lacuna.compression";
 const REWRITE: &str = "user.lacuna.rewrite";
 /// Bytes that one request rewrites; the mount takes no more.
 const PIECE_BYTES: u64 = 16 << 20;
@@ -38,9 +37,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     for path in &arguments.paths {
         walk::visit(path, arguments.recursive, |path, metadata| {
             // Also to know that it is a mount of ours before anything is set.
-            let text = walk::ask(path, COMPRESSION)?;
+            let text = walk::ask(path, walk::COMPRESSION)?;
+            if arguments.rewrite && metadata.is_dir() && !arguments.recursive {
+                bail!("{}: a directory; --recursive rewrites the files in it", walk::shown(path));
+            }
             if let Some(compression) = arguments.set {
-                walk::order(path, COMPRESSION, &compression.to_string())?;
+                walk::order(path, walk::COMPRESSION, &compression.to_string())?;
             }
             if arguments.rewrite && metadata.is_file() {
                 rewrite(path)?;

@@ -1,4 +1,9 @@
-use std::{collections::HashSet, fmt::Write, os::unix::fs::MetadataExt, path::PathBuf};
+use std::{
+    collections::{BTreeMap, HashSet},
+    fmt::Write,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Context, Result};
 use clap::Args;
@@ -16,6 +21,9 @@ pub(crate) struct Arguments {
     /// In bytes
     #[arg(long)]
     bytes: bool,
+    /// Also of each directory that lies so many levels below
+    #[arg(long, value_name = "LEVELS", default_value_t = 0, hide_default_value = true)]
+    depth: usize,
 }
 
 /// Names of the ways to store data, as the mount has them.
@@ -31,24 +39,45 @@ struct Sum {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     for path in &arguments.paths {
-        let mut sum = Sum::default();
+        walk::ask(path, walk::COMPRESSION)?; // also where there is no file to ask about
+        // Of `path` and of directories below it, by their names from there on.
+        let mut sums = BTreeMap::from([(PathBuf::new(), Sum::default())]);
         let mut linked = HashSet::new(); // files with many names count once
+        let top = path.canonicalize().with_context(|| walk::shown(path))?;
         walk::visit(path, true, |path, metadata| {
+            let below = path.strip_prefix(&top).unwrap_or(path);
+            let directory =
+                if metadata.is_dir() { Some(below) } else { below.parent() }.unwrap_or(Path::new(""));
             let is_counted = metadata.nlink() == 1 || linked.insert(metadata.ino());
-            if !metadata.is_file() || !is_counted {
-                return Ok(());
+            let mut found = Sum::default();
+            if metadata.is_file() && is_counted {
+                let answer = walk::ask(path, ROOM)?;
+                (found.files, found.length_bytes) = (1, metadata.len());
+                found
+                    .add(&answer)
+                    .with_context(|| format!("{}: not understood: {answer}", walk::shown(path)))?;
             }
-            let answer = walk::ask(path, ROOM)?;
-            sum.files += 1;
-            sum.length_bytes += metadata.len();
-            sum.add(&answer).with_context(|| format!("{}: not understood: {answer}", walk::shown(path)))
+            let above = directory.ancestors().filter(|above| above.components().count() <= arguments.depth);
+            above.for_each(|above| sums.entry(above.to_owned()).or_default().merge(&found));
+            Ok(())
         })?;
-        say(&sum.text(&walk::shown(path), arguments.bytes))?;
+        for (below, sum) in sums {
+            let name = if below.as_os_str().is_empty() { path.clone() } else { path.join(below) };
+            say(&sum.text(&walk::shown(&name), arguments.bytes))?;
+        }
     }
     Ok(())
 }
 
 impl Sum {
+    fn merge(&mut self, other: &Sum) {
+        self.files += other.files;
+        self.length_bytes += other.length_bytes;
+        for (mine, theirs) in self.of_kind.iter_mut().zip(other.of_kind) {
+            *mine = (mine.0 + theirs.0, mine.1 + theirs.1);
+        }
+    }
+
     /// Adds the room of a file, as the mount tells it.
     fn add(&mut self, answer: &str) -> Option<()> {
         let words: Vec<&str> = answer.split(' ').collect();
@@ -69,8 +98,11 @@ impl Sum {
         let mut text = format!("{path}: {} files of {}\n", self.files, size(self.length_bytes));
         let _ = writeln!(text, "  {:<6} {:>14} {:>14} {:>6}", "", "data", "takes", "share");
         let mut row = |name: &str, (data, taken): (u64, u64)| {
-            let share = if data == 0 { 100.0 } else { taken as f64 * 100.0 / data as f64 };
-            let _ = writeln!(text, "  {name:<6} {:>14} {:>14} {share:>5.0}%", size(data), size(taken));
+            let share = match data {
+                0 => "-".to_owned(),
+                _ => format!("{:.0}%", taken as f64 * 100.0 / data as f64),
+            };
+            let _ = writeln!(text, "  {name:<6} {:>14} {:>14} {share:>6}", size(data), size(taken));
         };
         for (name, of) in KINDS.iter().zip(self.of_kind).filter(|(_, of)| of.0 > 0) {
             row(name, of);

@@ -1,7 +1,11 @@
-use std::{fmt::Write, path::PathBuf};
+use std::{
+    fmt::Write,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use lacuna_device::{AtomicWrites, DirVfs};
 use lacuna_engine::{Error as EngineError, RecoveryStats};
 use lacuna_ftl::LogDeviceUse;
 use lacuna_nvmfs::OpenedVfs;
@@ -9,7 +13,8 @@ use serde_json::{Value, json};
 
 use crate::{
     control, live, log_device,
-    look::{Look, holds_tables},
+    look::{Look, has_no_tables, holds_tables},
+    mounts,
     printable::one_line,
     quota::user_name,
     say,
@@ -49,8 +54,28 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     say(&text)
 }
 
+/// What is said of a directory in which tables may be made.
+fn directory_info(path: &Path, name: &str) -> Result<Value> {
+    let mut info = json!({ "store": name, "tables": [] });
+    if let Some(writes) = DirVfs::probe_atomic_writes(path)? {
+        info["atomic_writes"] = atomic_writes_json(writes);
+    }
+    if let Some(mount) = mounts::mounted_around(path)? {
+        info["within"] =
+            json!({ "store": mount.store.display().to_string(), "dir": mount.dir.display().to_string() });
+    }
+    Ok(info)
+}
+
+fn atomic_writes_json(writes: Option<AtomicWrites>) -> Value {
+    writes.map(|writes| json!({ "bytes_min": writes.bytes_min, "bytes_max": writes.bytes_max })).into()
+}
+
 /// What a store holds that no other process has open.
 fn look_at(arguments: &Arguments, name: &str) -> Result<(Value, Images)> {
+    if has_no_tables(&arguments.store) {
+        return Ok((directory_info(&arguments.store, name)?, Images::new()));
+    }
     let look = Look::at(&arguments.store, log_device::vfs_options())?;
     let vfs = look.opened.vfs();
     let mut info = match &look.opened {
@@ -66,10 +91,7 @@ fn look_at(arguments: &Arguments, name: &str) -> Result<(Value, Images)> {
     };
     // Who may only read a directory cannot ask what writes it takes.
     if let (OpenedVfs::Directory(_), false) = (&look.opened, look.is_read_only) {
-        let writes = vfs.props().atomic_writes;
-        info["atomic_writes"] = writes
-            .map(|writes| json!({ "bytes_min": writes.bytes_min, "bytes_max": writes.bytes_max }))
-            .into();
+        info["atomic_writes"] = atomic_writes_json(vfs.props().atomic_writes);
     }
     if info["log_device"].is_null()
         && let LogDeviceUse::Device(device) = log_device::chosen().opened(true)?
@@ -242,7 +264,9 @@ fn text(info: &Value, images: &Images) -> String {
         let _ = writeln!(text, "  compressed by {how:>8}");
     }
     for (title, name) in [("live bytes", "allocated_bytes"), ("space taken", "store_bytes")] {
-        let _ = writeln!(text, "  {title:<11} {:>10.1} MB", mb(number(name).unwrap_or(0)));
+        if let Some(bytes) = number(name) {
+            let _ = writeln!(text, "  {title:<11} {:>10.1} MB", mb(bytes));
+        }
     }
     if let Some(bytes) = info["log_device"]["bytes"].as_u64() {
         let used = info["log_device"]["used_bytes"].as_u64();
@@ -255,6 +279,9 @@ fn text(info: &Value, images: &Images) -> String {
         let _ = writeln!(text, "  its file    {:>10.1} MB of its file system{kept}", mb(taken));
     }
     text += &atomic_writes_text(info.get("atomic_writes"));
+    if let (Some(store), Some(dir)) = (info["within"]["store"].as_str(), info["within"]["dir"].as_str()) {
+        let _ = writeln!(text, "  in the store {}, which is mounted on {}", one_line(store), one_line(dir));
+    }
     text += &quotas_text(&info["quotas"]);
     if let Some(mount) = info.get("mount") {
         text += &mount_text(mount);

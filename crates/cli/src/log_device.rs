@@ -8,6 +8,7 @@ use std::{
     sync::OnceLock,
 };
 
+use anyhow::{Result, bail};
 use clap::Args;
 use lacuna_nvmfs::{LogDevicePath, VfsOptions};
 
@@ -33,7 +34,18 @@ pub(crate) struct LogArguments {
 static CHOSEN: OnceLock<LogDevicePath> = OnceLock::new();
 
 /// The command line's choice, for all that is opened from now on.
-pub(crate) fn choose(arguments: &LogArguments) {
+///
+/// # Errors
+/// When there are two: the parser takes options before and after a subcommand for each other's.
+pub(crate) fn choose(arguments: &LogArguments) -> Result<()> {
+    let LogArguments { log_device, without_log_device, new_log_device } = arguments;
+    if usize::from(log_device.is_some())
+        + usize::from(*without_log_device)
+        + usize::from(new_log_device.is_some())
+        > 1
+    {
+        bail!("--log-device, --without-log-device and --new-log-device cannot be used together");
+    }
     // Processes that serve a mount leave the working directory.
     let absolute = |path: &PathBuf| path::absolute(path).unwrap_or_else(|_| path.clone());
     let chosen = match arguments {
@@ -43,6 +55,7 @@ pub(crate) fn choose(arguments: &LogArguments) {
         _ => LogDevicePath::None,
     };
     CHOSEN.set(chosen).expect("the command line is read once");
+    Ok(())
 }
 
 pub(crate) fn chosen() -> LogDevicePath {

@@ -82,6 +82,12 @@ impl Look {
     }
 }
 
+/// Whether `path` is a directory in which the engine certainly keeps no tables. Nothing in it is touched.
+pub(crate) fn has_no_tables(path: &Path) -> bool {
+    let first = path.join("control").symlink_metadata();
+    path.is_dir() && first.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+}
+
 /// Whether the engine keeps tables in `vfs`: its first file is there.
 pub(crate) fn holds_tables(vfs: &dyn Vfs) -> Result<bool> {
     match vfs.open("control", StreamHint::Data) {

@@ -138,7 +138,10 @@ fn main() -> ExitCode {
         Ok(command_line) => command_line,
         Err(usage) => return explain(&usage),
     };
-    log_device::choose(&command_line.log_device);
+    if let Err(usage) = log_device::choose(&command_line.log_device) {
+        complain(&format!("{usage:#}"));
+        return ExitCode::from(2);
+    }
     mount::install_log();
     let is_rescue = matches!(command_line.command, Command::Rescue(_));
     let result = keys::install(&command_line.key).and_then(|()| run(command_line.command));

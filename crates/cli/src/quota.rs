@@ -78,14 +78,15 @@ impl FromStr for SizeLimit {
 struct FilesLimit(Option<NonZeroU64>);
 
 impl FromStr for FilesLimit {
-    type Err = String;
+    type Err = &'static str;
 
-    fn from_str(text: &str) -> Result<FilesLimit, String> {
+    fn from_str(text: &str) -> Result<FilesLimit, &'static str> {
         match text {
             "none" => Ok(FilesLimit(None)),
-            number => {
-                number.parse().map(|number| FilesLimit(Some(number))).map_err(|error| error.to_string())
-            }
+            number => match number.parse() {
+                Ok(number) => Ok(FilesLimit(Some(number))),
+                Err(_) => Err("a limit is a number of files, at least 1; `none` is no limit"),
+            },
         }
     }
 }
@@ -245,6 +246,8 @@ mod tests {
         for bad in ["", "-1", "4294967296", "no such user here"] {
             assert!(bad.parse::<User>().is_err(), "{bad}");
         }
+        assert!("0".parse::<SizeLimit>().is_err());
+        assert!("0".parse::<FilesLimit>().is_err_and(|error| error.contains("`none` is no limit")));
         assert!(matches!("none".parse(), Ok(SizeLimit(None))));
         assert!(matches!("1K".parse::<SizeLimit>(), Ok(SizeLimit(Some(bytes))) if bytes.get() == 1024));
         assert!("0".parse::<SizeLimit>().is_err());

@@ -16,6 +16,8 @@ use rustix::{
 
 use crate::printable::one_line;
 
+/// How a file or directory is compressed; each of a mount has it.
+pub(crate) const COMPRESSION: &str = "user.lacuna.compression";
 /// Longer answers are none.
 const ANSWER_BYTES_MAX: usize = 256;
 

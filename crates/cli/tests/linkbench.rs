@@ -69,7 +69,8 @@ fn only_what_the_mix_names_is_requested() {
     let scratch = Scratch::new();
     scratch.distribution();
     let arguments = format!("linkbench --size 512M {SMALL} --tables page --json out.json");
-    succeed(&scratch, &format!("{arguments} --mix add_node=25,add_link=75"));
+    let table = succeed(&scratch, &format!("{arguments} --mix add_node=25,add_link=75"));
+    assert!(table.contains("add_link, p99 us") && !table.contains("get_node"), "{table}");
     let told = report(&scratch);
     assert_eq!(told["config"]["mix"], "add_link=75,add_node=25");
     assert_eq!(told["runs"][0]["counts_match"], true);

@@ -65,6 +65,23 @@ fn a_store_opens_with_its_log_device_or_expressly_without() {
     assert!(succeed(&scratch, "check store --log-device new").contains("sound"));
 }
 
+#[test]
+fn only_one_log_device_is_named_on_either_side_of_the_command() {
+    let scratch = Scratch::new();
+    succeed(&scratch, "format store --size 64M");
+    let options = ["--log-device log", "--without-log-device", "--new-log-device new"];
+    for (before, after) in options.iter().flat_map(|before| options.map(|after| (*before, after))) {
+        if before == after {
+            continue;
+        }
+        for line in [format!("{before} check store {after}"), format!("{before} {after} check store")] {
+            let output = run(&scratch, &line);
+            let said = String::from_utf8(output.stderr).unwrap();
+            assert!(output.status.code() == Some(2) && said.contains("cannot be used"), "{line}: {said}");
+        }
+    }
+}
+
 /// It belongs to one of them, and does after somebody has looked at another one with it.
 #[test]
 fn looking_at_a_copy_takes_no_log_device_away() {

@@ -110,8 +110,14 @@ fn info_tells_whether_a_directory_has_atomic_writes() {
         None => ("  no atomic writes (RWF_ATOMIC): pages are written twice by default\n".into(), Value::Null),
     };
     let info = |arguments: &str| -> Value { serde_json::from_str(&succeed(&scratch, arguments)).unwrap() };
-    for _ in 0..2 {
+    for turn in 0..2 {
+        let changed = || fs::metadata(scratch.path("bare")).unwrap().modified().unwrap();
+        let before = changed();
         let said = succeed(&scratch, "info bare");
+        assert!(
+            turn > 0 || changed() == before && !said.contains("live bytes"),
+            "nothing of ours is there: {said}"
+        );
         assert!(said.contains(&text), "{said}");
         assert_eq!(info("info bare --json").get("atomic_writes"), Some(&json));
         let opened = open_vfs(&scratch.path("bare"), &VfsOptions::default()).unwrap();

@@ -79,7 +79,10 @@ pub fn comparison(runs: &[RunReport]) -> String {
     page_traffic::add_rows(&mut table, |run| run.requests, |run| run.figures.pages);
     row_compression::add_rows(&mut table, |run| run.figures.row_compression);
     table.row("transactions run again", 0, |run| run.retries as f64);
-    for (operation, name) in Operation::names().enumerate() {
+    // Not all are in every mix.
+    let is_requested =
+        |(operation, _): &(usize, &str)| runs.iter().any(|run| run.figures.ops[*operation].1.count > 0);
+    for (operation, name) in Operation::names().enumerate().filter(is_requested) {
         table.row(&format!("{name}, p50 us"), 0, |run| run.figures.ops[operation].1.p50_us);
         table.row(&format!("{name}, p99 us"), 0, |run| run.figures.ops[operation].1.p99_us);
     }

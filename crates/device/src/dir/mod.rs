@@ -33,13 +33,14 @@ use std::{
 
 use parking_lot::Mutex;
 use rustix::{
-    fs::{AtFlags, Dir, FallocateFlags, FileType, FlockOperation, Mode, OFlags, StatVfsMountFlags},
+    fs::{AtFlags, CWD, Dir, FallocateFlags, FileType, FlockOperation, Mode, OFlags, StatVfsMountFlags},
     io::Errno,
 };
 
 use self::file::DirFile;
 use crate::{
-    BatchOp, Error, File, FileId, FileProps, Result, SECTOR, StreamHint, Vfs, VfsStats, check_file_name,
+    AtomicWrites, BatchOp, Error, File, FileId, FileProps, Result, SECTOR, StreamHint, Vfs, VfsStats,
+    check_file_name,
     mutant::{Rule, is_broken},
     positional::PositionalFile,
     process::Process,
@@ -157,6 +158,19 @@ impl DirVfs {
             vfs.sync_names()?; // a process may have ended between a change and its sync
         }
         Ok(Arc::new(vfs))
+    }
+
+    /// What a file made in the directory `path` would write atomically, as far as a file without a name tells: the
+    /// directory and its times stay as they are, and it may be in use. `None` where no such file can be made.
+    ///
+    /// # Errors
+    /// When the file cannot be asked.
+    pub fn probe_atomic_writes(path: &Path) -> Result<Option<Option<AtomicWrites>>> {
+        let name = path.display().to_string();
+        let flags = OFlags::TMPFILE | OFlags::RDWR;
+        let Ok(file) = PositionalFile::open_in(CWD, path, name.clone(), flags) else { return Ok(None) };
+        let writes = file.in_sectors().and_then(|file| file.atomic_writes());
+        writes.map(Some).map_err(|source| Error::io(format!("{name}: probe for atomic writes"), source))
     }
 
     fn check_writable(&self, operation: &'static str) -> Result<()> {
