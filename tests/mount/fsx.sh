@@ -33,13 +33,14 @@ posix_fadvise = 1
 copy_file_range = 3
 TOML
 config=${TMPDIR:-/tmp}/fsx-$$.toml
-for cache in --cache=none --cache=auto --cache=writeback; do
-    start 256M --threads 4 "$cache"
+for options in --cache=none --cache=auto --cache=writeback '--cache=none --compress=lz4' '--cache=writeback --compress=zstd:1'; do
+    # shellcheck disable=SC2086
+    start 256M --threads 4 $options
     for seed in "${seeds[@]}"; do
         for ((done = 0; done < operations; done += slice)); do
             fsx -f "$config" -S "$((seed + done))" -N "$slice" "$mnt/fsx" >"$WORK/fsx.log" 2>&1 || {
                 tail -30 "$WORK/fsx.log" >&2
-                fail "fsx -S $((seed + done)) -N $slice, options '$cache'"
+                fail "fsx -S $((seed + done)) -N $slice, options '$options'"
             }
         done
     done
