@@ -4,6 +4,7 @@
 #   plain, page, row, adaptive the kinds of tables
 #   row-lz4                    row tables by LZ4, as page tables are by default
 #   page-ALGORITHM, page-none  page tables compressed by it, or by nothing
+#   page-zstd-LEVEL            or by zstd at that level
 #   *-doublewrite              every page is written twice
 #   *-cached                   two thirds of the pool's memory hold pages as they are stored
 #   row-papers                 that, and a single flusher: the baseline of the NVM Compression papers
@@ -28,6 +29,7 @@ variant_options() {
         page-none | page-lz4 | page-zstd | page-zlib | page-lzo | page-snappy | page-bzip2 | page-lzma)
             tables=(--tables page --algorithm "${name#page-}")
             ;;
+        page-zstd-[1-9]*) tables=(--tables page --algorithm zstd --level "${name##*-}") ;;
         *)
             echo "$0: unknown variant $1: bench/variants.sh lists them" >&2
             return 1
