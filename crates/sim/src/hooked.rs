@@ -35,8 +35,8 @@ pub trait Hooks: Send + Sync {
     }
 
     /// Free bytes to report instead of those of the VFS.
-    fn free_bytes(&self) -> Option<u64> {
-        None
+    fn free_bytes(&self) -> Result<Option<u64>> {
+        Ok(None)
     }
 }
 
@@ -115,7 +115,10 @@ impl<H: Hooks + 'static> Vfs for HookedVfs<H> {
     }
 
     fn free_bytes(&self) -> Result<Option<u64>> {
-        self.hooks.free_bytes().map_or_else(|| self.vfs.free_bytes(), |bytes| Ok(Some(bytes)))
+        match self.hooks.free_bytes()? {
+            Some(bytes) => Ok(Some(bytes)),
+            None => self.vfs.free_bytes(),
+        }
     }
 }
 

@@ -16,9 +16,9 @@ impl Hooks for Scarce {
         Ok(())
     }
 
-    fn free_bytes(&self) -> Option<u64> {
+    fn free_bytes(&self) -> lacuna_device::Result<Option<u64>> {
         let free = if self.is_full.load(SeqCst) { 3 << 19 } else { 1 << 30 };
-        Some(free)
+        Ok(Some(free))
     }
 }
 
