@@ -78,6 +78,8 @@ lacuna_mutants::breakable_rules! {
     RefusedAfterPurge = "refused-after-purge",
     /// While there is no space for all that is dirty, what there is space for is flushed (flush::capacity).
     PartsFlushed = "parts-flushed",
+    /// Pages on their way take space that others then do not find (flush::checkpoint).
+    FlightsTakeSpace = "flights-take-space",
     /// Space that rollbacks need again stays reserved (flush::owed).
     RollbacksHaveSpace = "rollbacks-have-space",
     /// Images do not take another, longer form while space is short (flush::write).

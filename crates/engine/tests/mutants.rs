@@ -46,6 +46,7 @@ const THINNED: &str = "shapes::leaves_are_merged_however_records_are_deleted";
 const MERGES: &str = "scheduled::leaves::nothing_is_missed_while_leaves_merge";
 const REFUSED: &str = "scheduled::leaves::a_record_that_is_refused_leaves_no_empty_leaf";
 const CUT_BESIDE: &str = "scheduled::leaves::holes_and_cuts_spare_what_is_allocated_meanwhile";
+const PARTS_BESIDE: &str = "scheduled::full::flushes_in_parts_share_what_is_free";
 const PANIC_BESIDE: &str = "scheduled::a_panic_wakes_everybody";
 const CURSORS: &str = "cursors::cursors_and_ranges_agree_with_a_map_on_plain_tables";
 const WALKS: &str = "cursors::walks_of_a_snapshot_that_was_given_up_are_told";
@@ -121,6 +122,7 @@ const RULES: &[(&str, &str)] = &[
     ("refused-after-purge", DELETED),
     ("refused-after-purge", CLOSED),
     ("parts-flushed", CLOSED),
+    ("flights-take-space", PARTS_BESIDE),
     ("rollbacks-have-space", LONGER),
     ("rollbacks-have-space", COMPRESSED_LESS),
     ("images-stay-short", FORMS),

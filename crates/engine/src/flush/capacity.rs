@@ -13,7 +13,7 @@
 //!
 //! Rollback and purge ask nobody, and log too, before they free anything. So a [`reserve`] is left to them, and what is
 //! dirty is flushed, whoever writes, before that or the log since takes more than a part of what is free. A flush without
-//! space stops the store: no more pages are flushed at a time than would fit at their full size.
+//! space stops the store: no more pages are flushed at a time than would fit at their full size, beside those on their way.
 //!
 //! Where no holes are made, a free page keeps its space, and counts as free for its own table only. So records that free
 //! pages of their table may take are admitted longer than others, and refused before deletes are. After a flush more is

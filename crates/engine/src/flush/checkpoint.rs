@@ -31,23 +31,30 @@ impl Flusher {
         self.flush_as_far_as(|_| true)
     }
 
-    /// The same as far as there is space: never more pages at a time than would fit if each took its full size. Most take
-    /// none that they had not before. A cut finds some pages written and the checkpoint before the others, as in any flush.
+    /// The same as far as there is space: never more pages at a time than would fit if each took its full size, beside
+    /// those that are on their way already, in whichever thread. Most take none that they had not before. A cut finds some
+    /// pages written and the checkpoint before the others, as in any flush.
     ///
-    /// Several threads may do so at once. What an image takes beyond the one before it is noted before it is written, and
-    /// counts from then on; what another thread has chosen and not encoded yet does not.
+    /// Of several threads that do so at once, each finds what another has chosen either on its way or among the oldest
+    /// that it chooses itself.
     pub(super) fn flush_what_fits(&self) -> Result<()> {
         self.flush_as_far_as(|frames| {
+            // Before the measurement, which may miss what is on its way.
+            let in_flight = match is_broken(Rule::FlightsTakeSpace) {
+                true => 0,
+                false => self.pager.pool().dirty().in_flight_bytes() as u64,
+            };
             // What is known stays if that fails.
             let _ = self.measure_capacity();
-            let (free_bytes, mut bytes) = (self.free_bytes(), 0);
+            let (free_bytes, mut bytes) = (self.free_bytes(), in_flight);
             let fits = frames.iter().take_while(|frame| {
                 bytes += frame.page_bytes() as u64;
                 bytes <= free_bytes
             });
             let count = fits.count();
             frames.truncate(count);
-            count > 0
+            // Others may fit once those have landed.
+            count > 0 || in_flight > 0
         })
     }
 

@@ -119,6 +119,12 @@ impl DirtyList {
         (inner.dirty_bytes, inner.dirty_reads)
     }
 
+    /// Bytes of pages that have an image in flight.
+    pub(crate) fn in_flight_bytes(&self) -> usize {
+        let inner = self.inner.lock();
+        self.unflushed_bytes.load(Ordering::Relaxed) - inner.dirty_bytes
+    }
+
     /// Bytes of pages whose newest change is not on the medium; may lag slightly.
     pub(crate) fn unflushed_bytes(&self) -> usize {
         self.unflushed_bytes.load(Ordering::Relaxed)

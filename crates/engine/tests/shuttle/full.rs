@@ -1,6 +1,12 @@
 //! Writers beside a VFS whose free space comes and goes.
 
-use std::sync::atomic::AtomicBool;
+use std::{
+    collections::BTreeSet,
+    ops::ControlFlow,
+    sync::{Mutex, atomic::AtomicBool},
+};
+
+use lacuna_device::FileId;
 
 use super::*;
 
@@ -73,6 +79,63 @@ fn writers_without_space_purge_for_each_other() {
         drop(view);
         let want = join(writers).into_iter().flatten().collect();
         scarce.is_full.store(false, SeqCst);
+        check(store, table, &vfs, &want);
+    });
+}
+
+const PAGE_BYTES: u64 = 64 << 10;
+
+/// Has space for so many new pages; a batch that needs more fails, and that stops the store.
+#[derive(Default)]
+struct Small {
+    free_pages: AtomicU64,
+    /// File and offset of each page that has its space.
+    pages: Mutex<BTreeSet<(FileId, u64)>>,
+}
+
+impl Hooks for Small {
+    fn before_batch(&self, ops: &[BatchOp<'_>]) -> lacuna_device::Result<()> {
+        thread::yield_now();
+        let mut pages = self.pages.lock().unwrap();
+        for op in ops {
+            if let BatchOp::Write { file, offset, data } = op
+                && data.len() as u64 == PAGE_BYTES
+                && pages.insert((*file, *offset))
+                && self.free_pages.fetch_update(SeqCst, SeqCst, |free| free.checked_sub(1)).is_err()
+            {
+                return Err(lacuna_device::Error::Full { what: "it".into() });
+            }
+        }
+        Ok(())
+    }
+
+    fn free_bytes(&self) -> lacuna_device::Result<Option<u64>> {
+        // And for a little log.
+        Ok(Some(self.free_pages.load(SeqCst) * PAGE_BYTES + PAGE_BYTES / 2))
+    }
+}
+
+/// Several that find no space flush what fits, at the same time: together no more than that.
+#[test]
+fn flushes_in_parts_share_what_is_free() {
+    explore(20, || {
+        let vfs: Arc<dyn Vfs> = MemVfs::new();
+        let small = Arc::new(Small { free_pages: AtomicU64::new(1 << 20), ..Small::default() });
+        let store = Store::open(HookedVfs::new(vfs.clone(), small.clone()), options()).unwrap();
+        let table = store.open_table("t", TableOptions::default().page_bytes(PAGE_BYTES as usize)).unwrap();
+        fill(&store, &table, 40, 0);
+        small.free_pages.store(2 + dice().below(3), SeqCst);
+        let flushes = (0..3).map(|_| {
+            let store = store.clone();
+            thread::spawn(move || {
+                let refused = store.optimize("t", |_| ControlFlow::Continue(())).unwrap_err();
+                assert!(matches!(refused, Error::Full { .. }), "{refused}");
+            })
+        });
+        join(flushes.collect());
+        assert!(small.free_pages.load(SeqCst) == 0, "what fits is flushed");
+        small.free_pages.store(1 << 20, SeqCst);
+        let want = (0..40).map(|record| (key(0, record), 0)).collect();
         check(store, table, &vfs, &want);
     });
 }
