@@ -26,6 +26,7 @@ mod hermitage;
 mod history;
 mod killed;
 mod leaves;
+mod little_space;
 mod log_device;
 mod many_tables;
 mod model;

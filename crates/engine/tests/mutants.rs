@@ -46,6 +46,7 @@ const THINNED: &str = "shapes::leaves_are_merged_however_records_are_deleted";
 const MERGES: &str = "scheduled::leaves::nothing_is_missed_while_leaves_merge";
 const REFUSED: &str = "scheduled::leaves::a_record_that_is_refused_leaves_no_empty_leaf";
 const CUT_BESIDE: &str = "scheduled::leaves::holes_and_cuts_spare_what_is_allocated_meanwhile";
+const IN_PARTS: &str = "little_space::power_cuts_while_parts_are_flushed_on_a_directory_lose_nothing";
 const PARTS_BESIDE: &str = "scheduled::full::flushes_in_parts_share_what_is_free";
 const PANIC_BESIDE: &str = "scheduled::a_panic_wakes_everybody";
 const CURSORS: &str = "cursors::cursors_and_ranges_agree_with_a_map_on_plain_tables";
@@ -122,6 +123,7 @@ const RULES: &[(&str, &str)] = &[
     ("refused-after-purge", DELETED),
     ("refused-after-purge", CLOSED),
     ("parts-flushed", CLOSED),
+    ("parts-flushed", IN_PARTS),
     ("flights-take-space", PARTS_BESIDE),
     ("rollbacks-have-space", LONGER),
     ("rollbacks-have-space", COMPRESSED_LESS),

@@ -1,0 +1,171 @@
+//! A place that says that it has little space: flushes in parts, where not all that is dirty would fit, and refusals.
+
+use std::{
+    cell::RefCell,
+    ops::{Bound, ControlFlow},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+};
+
+use crate::rigs::{Flash, Rig, recover};
+use lacuna_device::BatchOp;
+use lacuna_engine::{Algorithm, Direction, Durability, Error, Store, StoreOptions, Table, TableOptions, Txn};
+use lacuna_sim::{CutTally, HookedVfs, Hooks, SeededRng, SimVfs, for_each_seed};
+
+const RECORDS: u64 = 300;
+
+fn options() -> StoreOptions {
+    StoreOptions {
+        pool_bytes: 1 << 20,
+        log_bytes: 256 << 10,
+        durability: Durability::Sync,
+        background: false,
+        ..StoreOptions::default()
+    }
+}
+
+/// Says that so much is free, if it is not `u64::MAX`, or fails to.
+struct Little {
+    free_bytes: AtomicU64,
+    fails: AtomicBool,
+    /// Batches with pages that were written since.
+    parts: AtomicU64,
+}
+
+impl Hooks for Little {
+    fn after_batch(&self, ops: &[BatchOp<'_>]) -> lacuna_device::Result<()> {
+        let has_pages = ops.iter().any(|op| matches!(op, BatchOp::Write { .. }));
+        self.parts.fetch_add(u64::from(has_pages), Relaxed);
+        Ok(())
+    }
+
+    fn free_bytes(&self) -> lacuna_device::Result<Option<u64>> {
+        if self.fails.load(Relaxed) {
+            return Err(lacuna_device::Error::io("it", std::io::Error::other("an error")));
+        }
+        Ok(Some(self.free_bytes.load(Relaxed)).filter(|bytes| *bytes != u64::MAX))
+    }
+}
+
+fn little() -> Arc<Little> {
+    Arc::new(Little { free_bytes: u64::MAX.into(), fails: false.into(), parts: 0.into() })
+}
+
+fn key(number: u64) -> [u8; 8] {
+    number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()
+}
+
+/// A third of it does not compress.
+fn value(number: u64, version: u64) -> Vec<u8> {
+    let mut value = vec![version as u8; 600];
+    SeededRng::new(number << 8 | version).fill(&mut value[..200]);
+    value
+}
+
+fn write(
+    txn: &mut Txn,
+    table: &Table,
+    numbers: impl Iterator<Item = u64>,
+    version: u64,
+) -> Result<(), Error> {
+    numbers.into_iter().try_for_each(|number| txn.put(table, &key(number), &value(number, version)))
+}
+
+/// Demands all records in the version that each is to have.
+fn assert_holds(store: &Store, table: &Table, version: impl Fn(u64) -> u64) {
+    let mut next: Vec<_> = (0..RECORDS).map(|number| (key(number), number)).collect();
+    next.sort_unstable();
+    let mut next = next.into_iter();
+    let txn = store.begin();
+    txn.scan(table, Bound::Unbounded, Bound::Unbounded, Direction::Forward, |found, content| {
+        let (key, number) = next.next().expect("no more than were written");
+        assert!(found == key && content == value(number, version(number)), "record {number}");
+        ControlFlow::Continue(())
+    })
+    .expect("scan");
+    assert_eq!(next.next(), None, "a record is missing");
+    store.check().expect("sound");
+}
+
+/// Writes further records until one fails.
+fn write_until_refused(txn: &mut Txn, table: &Table) -> Error {
+    (RECORDS..).find_map(|number| txn.put(table, &key(number), &value(number, 1)).err()).expect("it ends")
+}
+
+/// A transaction that changed many pages finds space for some of them only, and flushes these one part after the other;
+/// the power is cut after so many operations, unless it ends before.
+fn cut(rig: &dyn Rig, seed: u64, operations: u64, kind: TableOptions, tally: &RefCell<CutTally>) {
+    let little = little();
+    let vfs = HookedVfs::new(rig.open_vfs().expect("open"), little.clone());
+    let store = Store::open(vfs, options()).expect("open");
+    let table = store.create_table("t", kind).expect("create");
+    for (step, version) in [(1, 1), (3, 2)] {
+        store.checkpoint().expect("checkpoint");
+        let mut txn = store.begin();
+        write(&mut txn, &table, (0..RECORDS).step_by(step), version).expect("there is space");
+        txn.commit().expect("commit");
+    }
+    let mut running = store.begin();
+    write(&mut running, &table, (0..RECORDS).step_by(5), 3).expect("there is space");
+    little.free_bytes.store(80 << 10, Relaxed);
+    little.parts.store(0, Relaxed);
+    rig.set_cut_after(operations);
+    let refused = write_until_refused(&mut running, &table);
+    if rig.is_off() {
+        tally.borrow_mut().note(match little.parts.load(Relaxed) {
+            0 => "the first part",
+            1..3 => "the next parts",
+            _ => "later ones, or behind them",
+        });
+    } else {
+        rig.set_cut_after(u64::MAX);
+        assert!(matches!(refused, Error::Full { .. }), "{refused}");
+        assert!(little.parts.load(Relaxed) >= 3, "it was not flushed in parts");
+        running.rollback().expect("there is space for a rollback");
+    }
+    drop((table, store));
+    let mut rng = SeededRng::new(seed << 16 | operations);
+    let store = recover(rig, &mut rng, |vfs| Store::open(vfs, options()));
+    let table = store.table("t").expect("catalog").expect("made before");
+    assert_holds(&store, &table, |number| if number % 3 == 0 { 2 } else { 1 });
+    rig.check();
+}
+
+/// Cuts at each of so many operations, for tables of each kind, `times` times.
+fn cut_everywhere(
+    (operations, times): (u64, u64),
+    make: impl Fn(u64) -> Box<dyn Rig>,
+    places: &[(&str, u64)],
+) {
+    let kinds = [
+        TableOptions::default().page_bytes(4096),
+        TableOptions::compressed(Algorithm::Lz4).page_bytes(4096),
+        TableOptions::row_compressed(4).page_bytes(8 << 10),
+    ];
+    let cases = operations * times * kinds.len() as u64;
+    let (tally, mut done) = (RefCell::default(), 0);
+    for_each_seed(cases, |seed| {
+        let (round, kind) = (seed / kinds.len() as u64, kinds[seed as usize % kinds.len()]);
+        cut(&*make(seed), seed, 1 + round % operations, kind, &tally);
+        done += 1;
+    });
+    let tally: CutTally = tally.into_inner();
+    eprintln!("cuts in\n{tally}");
+    if done >= cases {
+        tally.assert_each(places);
+    }
+}
+
+#[test]
+fn power_cuts_while_parts_are_flushed_on_a_directory_lose_nothing() {
+    let places = [("the first part", 60), ("the next parts", 70), ("later ones, or behind them", 30)];
+    cut_everywhere((120, 1), |seed| Box::new(SimVfs::new(seed)), &places);
+}
+
+#[test]
+fn power_cuts_while_parts_are_flushed_on_flash_lose_nothing() {
+    let places = [("the first part", 8), ("the next parts", 6), ("later ones, or behind them", 14)];
+    cut_everywhere((12, 4), |seed| Box::new(Flash::new(seed, false)), &places);
+}
