@@ -82,6 +82,10 @@ lacuna_mutants::breakable_rules! {
     FlightsTakeSpace = "flights-take-space",
     /// Space that rollbacks need again stays reserved (flush::owed).
     RollbacksHaveSpace = "rollbacks-have-space",
+    /// And no longer than until the transaction's end (flush::owed invariant 3).
+    DebtsSettled = "debts-settled",
+    /// What only rollback and purge may take is left to them (flush::capacity).
+    ReserveKept = "reserve-kept",
     /// Images do not take another, longer form while space is short (flush::write).
     ImagesStayShort = "images-stay-short",
     /// A file is truncated only when the log of that is durable (alloc invariant 4).

@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use lacuna_device::{BlockDevice, MemDevice, Vfs};
+use lacuna_device::{BlockDevice, MemDevice, MemVfs, Vfs};
 use lacuna_engine::{Algorithm, Direction, Error, Store, StoreOptions, Table, TableKind, TableOptions, Txn};
 use lacuna_nvmfs::{FormatOptions, Nvmfs, Options};
 use lacuna_sim::SeededRng;
@@ -131,6 +131,29 @@ fn rolls_back_when_full(kind: TableOptions, change: Change, background: bool) {
         let found = txn.get(&table, &key(number)).expect("get").expect("there");
         assert!(found == value(number, change), "record {number}");
     }
+}
+
+/// However they end.
+#[test]
+fn nothing_is_reserved_once_no_transaction_runs() {
+    let options = || StoreOptions { background: false, ..StoreOptions::default() };
+    let store = Store::open(MemVfs::new(), options()).expect("open");
+    let table = store.create_table("t", TableOptions::default()).expect("create");
+    let all = |change| put_all(&store, &table, 0..100, |number| changed(number, change)).expect("space");
+    all(Change::Compressible).commit().expect("commit");
+    drop(all(Change::Shorter));
+    store.check().expect("sound");
+    all(Change::Shorter).rollback().expect("rollback");
+    store.check().expect("sound");
+    let mut txn = all(Change::Compressible);
+    let savepoint = txn.savepoint().expect("savepoint");
+    (0..100).for_each(|number| txn.put(&table, &key(number), b"short").expect("put"));
+    store.check().expect("sound, with one that runs");
+    txn.rollback_to(savepoint).expect("rollback");
+    txn.commit().expect("commit");
+    store.check().expect("sound");
+    all(Change::Shorter).commit().expect("commit");
+    store.close().expect("close");
 }
 
 #[test]

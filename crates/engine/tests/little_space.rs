@@ -10,7 +10,7 @@ use std::{
 };
 
 use crate::rigs::{Flash, Rig, recover};
-use lacuna_device::BatchOp;
+use lacuna_device::{BatchOp, MemVfs};
 use lacuna_engine::{Algorithm, Direction, Durability, Error, Store, StoreOptions, Table, TableOptions, Txn};
 use lacuna_sim::{CutTally, HookedVfs, Hooks, SeededRng, SimVfs, for_each_seed};
 
@@ -168,4 +168,27 @@ fn power_cuts_while_parts_are_flushed_on_a_directory_lose_nothing() {
 fn power_cuts_while_parts_are_flushed_on_flash_lose_nothing() {
     let places = [("the first part", 8), ("the next parts", 6), ("later ones, or behind them", 14)];
     cut_everywhere((12, 4), |seed| Box::new(Flash::new(seed, false)), &places);
+}
+
+/// A rollback asks nobody for space, and must not stop for the question how much there is.
+#[test]
+fn a_rollback_goes_on_where_free_space_is_not_known_any_more() {
+    let little = little();
+    let store = Store::open(HookedVfs::new(MemVfs::new(), little.clone()), options()).expect("open");
+    let table = store.create_table("t", TableOptions::default().page_bytes(4096)).expect("create");
+    let mut txn = store.begin();
+    write(&mut txn, &table, 0..RECORDS, 1).expect("there is space");
+    txn.commit().expect("commit");
+    let mut running = store.begin();
+    write(&mut running, &table, 1..RECORDS, 2).expect("there is space");
+    little.free_bytes.store(120 << 10, Relaxed);
+    assert!(matches!(write_until_refused(&mut running, &table), Error::Full { .. }));
+    little.fails.store(true, Relaxed);
+    assert!(matches!(write_until_refused(&mut running, &table), Error::Device(_)));
+    little.parts.store(0, Relaxed);
+    running.rollback().expect("a rollback goes on");
+    assert!(little.parts.load(Relaxed) > 0, "it did not flush");
+    little.fails.store(false, Relaxed);
+    little.free_bytes.store(u64::MAX, Relaxed);
+    assert_holds(&store, &table, |_| 1);
 }

@@ -37,6 +37,9 @@ const LATE_VIEW: &str = "scheduled::a_view_opened_while_purge_begins_keeps_its_h
 const QUEUE: &str = "shapes::a_queue_has_the_leaves_of_what_is_live";
 const DELETED: &str = "full::what_was_deleted_makes_space_at_once";
 const CLOSED: &str = "snapshots_at_limit::deletes_go_on_once_a_snapshot_is_closed";
+const SETTLED: &str = "at_limit::nothing_is_reserved_once_no_transaction_runs";
+const ROLLED_BACK_FULL: &str =
+    "snapshots_at_limit::a_transaction_that_deletes_until_it_is_refused_rolls_back";
 const LONGER: &str = "at_limit::a_rollback_makes_records_as_long_as_they_were";
 const COMPRESSED_LESS: &str = "at_limit::a_rollback_brings_back_what_does_not_compress";
 const FORMS: &str = "at_limit::a_rollback_writes_no_page_longer_than_before_while_space_is_short";
@@ -127,6 +130,8 @@ const RULES: &[(&str, &str)] = &[
     ("flights-take-space", PARTS_BESIDE),
     ("rollbacks-have-space", LONGER),
     ("rollbacks-have-space", COMPRESSED_LESS),
+    ("debts-settled", SETTLED),
+    ("reserve-kept", ROLLED_BACK_FULL),
     ("images-stay-short", FORMS),
     ("separators-move", THINNED),
     ("refused-leaves-go", REFUSED),

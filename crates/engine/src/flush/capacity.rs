@@ -147,6 +147,9 @@ pub(crate) fn history_bytes(options: &StoreOptions, vfs_bytes: u64) -> u64 {
 /// Space that only rollback and purge may take, where the log may have so many bytes: they ask nobody, change several pages
 /// at a time, and flush before that or what they log takes more than a part of this.
 fn reserve(log_bytes: u64) -> u64 {
+    if is_broken(Rule::ReserveKept) {
+        return 0;
+    }
     (log_bytes / 16).max(RESERVE_BYTES_MIN.min(log_bytes / 4))
 }
 

@@ -214,6 +214,7 @@ impl Store {
         let mut named = vec![("(catalog)".to_string(), TableId::CATALOG)];
         named.extend(recovery::read_catalog(engine)?.into_iter().map(|(name, row)| (name, row.id)));
         recovery::counters::check(engine)?;
+        engine.check_owed();
         engine.wait_for_purge()?;
         undo::check(engine.undo())?;
         let chains = undo::chains(engine.undo())?;
@@ -269,6 +270,7 @@ impl Store {
         }
         // What stopped it may have left a purge half done.
         engine.poison().check()?;
+        engine.check_owed();
         engine.purge_waiting()?;
         engine.flusher().flush_all()?;
         Ok(engine.flusher().vfs().sync()?)

@@ -154,6 +154,15 @@ impl ActiveTxns {
         numbers.views.open(next, running, &self.oldest_view)
     }
 
+    /// Calls `look` while no transaction with a number runs, and none can begin, unless one runs now. It must not take a
+    /// lock.
+    pub(crate) fn while_none_runs(&self, look: impl FnOnce()) {
+        let numbers = self.running.lock();
+        if numbers.running.is_empty() {
+            look();
+        }
+    }
+
     /// A moment later than those of all views so far.
     pub(crate) fn next_moment(&self) -> u64 {
         self.running.lock().views.next_moment()

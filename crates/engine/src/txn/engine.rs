@@ -92,6 +92,14 @@ impl TxnEngine {
         &self.txns
     }
 
+    /// Asserts that no transaction leaves space reserved for its rollback behind.
+    pub(crate) fn check_owed(&self) {
+        self.txns.while_none_runs(|| {
+            let bytes = self.flusher.owed().bytes();
+            assert!(bytes == 0, "invariant 3 of owed: {bytes} bytes are reserved for no transaction");
+        });
+    }
+
     pub(crate) fn poison(&self) -> &Poison {
         &self.poison
     }
