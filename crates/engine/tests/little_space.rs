@@ -192,3 +192,51 @@ fn a_rollback_goes_on_where_free_space_is_not_known_any_more() {
     little.free_bytes.store(u64::MAX, Relaxed);
     assert_holds(&store, &table, |_| 1);
 }
+
+/// Whoever has no snapshot open beside a transaction that is refused is not told to close one.
+#[test]
+fn a_refusal_tells_what_other_snapshots_keep() {
+    let little = little();
+    let store = Store::open(HookedVfs::new(MemVfs::new(), little.clone()), options()).expect("open");
+    let table = store.create_table("t", TableOptions::default().page_bytes(4096)).expect("create");
+    let delete = |number| {
+        let mut txn = store.begin();
+        assert!(txn.delete(&table, &key(number)).expect("there is space"));
+        txn.commit().expect("commit");
+    };
+    let snapshot = || {
+        let txn = store.begin();
+        assert!(txn.get(&table, &key(0)).expect("get").is_some());
+        txn
+    };
+    let refused = |txn: &mut Txn| {
+        little.free_bytes.store(0, Relaxed);
+        // It measures.
+        store.optimize("t", |_| ControlFlow::Continue(())).expect_err("no space");
+        let error = txn.delete(&table, &key(0)).expect_err("no space");
+        little.free_bytes.store(u64::MAX, Relaxed);
+        let Error::Full { history_bytes, .. } = error else { panic!("{error}") };
+        assert_eq!(history_bytes > 0, error.to_string().contains("snapshots"), "{error}");
+        history_bytes
+    };
+    let kept = || store.stats().expect("stats").history.bytes;
+    let mut txn = store.begin();
+    write(&mut txn, &table, 0..10, 1).expect("there is space");
+    txn.commit().expect("commit");
+
+    let mut own = snapshot();
+    delete(1);
+    assert!(kept() > 0);
+    assert_eq!(refused(&mut own), 0, "there is no other one");
+    assert_eq!(refused(&mut store.begin()), kept(), "of one that has none");
+    let later = snapshot();
+    assert_eq!(refused(&mut own), 0, "it needs nothing");
+    let before = kept();
+    delete(2);
+    assert_eq!(refused(&mut own), kept() - before, "what it needs");
+    let mut last = snapshot();
+    assert_eq!(refused(&mut last), kept());
+    drop((own, later));
+    store.step().expect("step");
+    assert_eq!((refused(&mut last), kept()), (0, 0));
+}

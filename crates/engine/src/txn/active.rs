@@ -193,6 +193,11 @@ impl ActiveTxns {
         self.oldest_view.load(Ordering::Acquire)
     }
 
+    /// Moment of the oldest view beside `own`.
+    pub(crate) fn oldest_view_beside(&self, own: Option<&View>) -> Option<u64> {
+        self.running.lock().views.oldest_beside(own)
+    }
+
     /// Whether all views see the finished transaction `txn`. Once true it stays true.
     pub(crate) fn is_seen_by_all(&self, txn: TxnId) -> bool {
         self.running.lock().views.oldest().is_none_or(|view| view.sees(txn))

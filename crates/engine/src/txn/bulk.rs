@@ -156,7 +156,7 @@ impl Txn {
         space: &Arc<Space>,
         records: &[(K, V)],
     ) -> Result<usize> {
-        self.engine.admit(Claim::Record(space, 0))?;
+        self.admit(Claim::Record(space, 0))?;
         self.changes += 1;
         let (mut leaf, found) = self.lock_leaf(space, records[0].0.as_ref())?;
         let Err(slot) = found else { return Ok(0) };

@@ -13,7 +13,7 @@
 
 use std::{collections::VecDeque, time::Instant};
 
-use super::purge;
+use super::{purge, view::View};
 use crate::undo::slots::{Clearance, Drained, RetainedLog};
 use crate::{
     flush::{Claim, INTERVAL},
@@ -228,9 +228,19 @@ impl TxnEngine {
     /// Refuses a write that there is no space for, even after a purge; see [`crate::flush::Flusher::admit`]. It waits
     /// for that as long as for a lock: other transactions may delete faster than the thread purges.
     pub(crate) fn admit(&self, claim: Claim<'_>) -> Result<()> {
+        self.admit_beside(claim, None)
+    }
+
+    /// The same for a transaction that has this view. The error tells what other ones keep: this one ends with the
+    /// transaction that is refused.
+    pub(super) fn admit_beside(&self, claim: Claim<'_>, own: Option<&View>) -> Result<()> {
         let purge = || self.wait_for_purge_until(Some(deadline(self.options.lock_timeout)));
         self.flusher.admit(claim, purge).map_err(|error| match error {
-            Error::Full { what, .. } => Error::Full { what, history_bytes: self.undo.slots().history().1 },
+            Error::Full { what, .. } => {
+                let oldest = self.txns.oldest_view_beside(own);
+                let history_bytes = oldest.map_or(0, |moment| self.undo.slots().bytes_since(moment));
+                Error::Full { what, history_bytes }
+            }
             error => error,
         })
     }

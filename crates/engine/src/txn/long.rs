@@ -93,7 +93,7 @@ impl Txn {
         for (i, part) in parts.enumerate() {
             // Each part takes space, log and memory like a record of its own.
             engine.flusher.throttle()?;
-            engine.admit(Claim::Record(space, space.page_bytes()))?;
+            self.admit(Claim::Record(space, space.page_bytes()))?;
             last = overflow::extend(&engine.pager, space, reference.first, last, i as u32 + 1, part)?;
         }
         Ok(reference)

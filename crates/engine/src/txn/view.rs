@@ -98,6 +98,11 @@ impl Views {
         self.open.first_key_value().map(|(_, view)| &**view)
     }
 
+    /// Moment of the oldest beside `own`.
+    pub(super) fn oldest_beside(&self, own: Option<&View>) -> Option<u64> {
+        self.open.keys().copied().find(|moment| own.is_none_or(|own| own.moment != *moment))
+    }
+
     pub(super) fn count(&self) -> usize {
         self.open.len()
     }

@@ -86,7 +86,7 @@ impl Txn {
         let space = self.space_to_write(table)?;
         let space = &*space;
         check_key(space, key)?;
-        self.engine.admit(match write {
+        self.admit(match write {
             // A row of the catalog takes next to nothing, and may be what lets a full store compress itself.
             _ if space.id() == TableId::CATALOG => Claim::Row,
             Write::Delete => Claim::Log,
@@ -104,6 +104,11 @@ impl Txn {
             Write::Insert(value) if is_long(space, key, value) => self.write_long(space, key, value, true),
             _ => self.write_short(space, key, write, 0),
         }
+    }
+
+    /// See [`TxnEngine::admit`](super::TxnEngine::admit).
+    pub(super) fn admit(&self, claim: Claim<'_>) -> Result<()> {
+        self.engine.admit_beside(claim, self.view.get().map(Arc::as_ref))
     }
 
     /// Writes a value, or the reference to one, that the leaf takes; `flags` say which. Returns whether the key

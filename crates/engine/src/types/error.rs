@@ -130,8 +130,8 @@ pub enum Error {
     Full {
         /// The VFS.
         what: String,
-        /// Bytes of records that were deleted or replaced which open snapshots keep, the transaction's own included;
-        /// [`crate::HistoryStats::bytes`].
+        /// Bytes of records that were deleted or replaced which open snapshots keep, of
+        /// [`crate::HistoryStats::bytes`]. The refused transaction's own snapshot, which ends with it, does not count.
         history_bytes: u64,
     },
     /// An option or name out of range.

@@ -311,6 +311,16 @@ impl Slots {
         (table.order.len() as u64, table.bytes)
     }
 
+    /// Bytes of those that finished after the moment.
+    pub(crate) fn bytes_since(&self, moment: u64) -> u64 {
+        let table = self.table.lock();
+        if table.order.range(..=moment).next().is_none() {
+            return table.bytes;
+        }
+        let logs = table.kept.values().flat_map(|kept| &kept.logs).map(|(_, log)| log);
+        logs.filter(|log| log.moment > moment).map(RetainedLog::all_bytes).sum()
+    }
+
     /// Whether the slot's first page exists.
     pub(crate) fn is_made(&self, slot: u32) -> bool {
         self.made[slot as usize].load(Ordering::Acquire)
@@ -350,6 +360,8 @@ mod tests {
             (slots.due(|| 3).len(), slots.due(|| 4).len(), slots.history()),
             (1, 2, (2, 20 + 2 * KEPT_BYTES))
         );
+        let bytes_since = [0, 1, 2, 3].map(|moment| slots.bytes_since(moment) / (10 + KEPT_BYTES));
+        assert_eq!(bytes_since, [2, 1, 1, 0]);
         let part = Clearance { slot, keep: Some(PageNo(7)) };
         assert_eq!(slots.purged(slot, 1), Drained::UpTo(part));
         assert_eq!(slots.trimmed(Clearance { slot, keep: Some(PageNo(7)) }), None, "a log is left");
