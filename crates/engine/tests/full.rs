@@ -429,9 +429,9 @@ impl Life {
         Some(())
     }
 
-    /// Now and then a snapshot of what is there. Where no holes are made, the space of its history stays with the undo file.
+    /// Now and then a snapshot of what is there.
     fn watch(&mut self, store: &Store, table: &Table) -> Option<Snapshot> {
-        if !self.trim || self.is_watched || self.rng.chance(60) {
+        if self.is_watched || self.rng.chance(60) {
             return None;
         }
         self.is_watched = true;

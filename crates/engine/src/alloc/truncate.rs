@@ -33,10 +33,14 @@ struct ListHead {
     rest: PageNo,
 }
 
-/// Truncates the files in which many pages were freed lately, but none whose free list cannot be read. The caller holds
-/// no latch.
-pub(crate) fn truncate_all(pager: &Pager, spaces: &Spaces, log_bytes: u64) -> Result<()> {
-    for space in spaces.all().into_iter().filter(|space| space.wants_cut()) {
+/// Truncates the files that are `chosen`, but none whose free list cannot be read. The caller holds no latch.
+pub(crate) fn truncate_all(
+    pager: &Pager,
+    spaces: &Spaces,
+    log_bytes: u64,
+    chosen: impl Fn(&Space) -> bool,
+) -> Result<()> {
+    for space in spaces.all().into_iter().filter(|space| chosen(space)) {
         let Some(space) = space.pin_for_work() else { continue };
         if let Err(error) = truncate(pager, &space, false, log_bytes) {
             pager.poison().check()?;

@@ -4,7 +4,6 @@ use std::{sync::Arc, time::Instant};
 
 use super::{Flusher, ROUND_PAGES, stats::Cause};
 use crate::{
-    alloc::truncate_all,
     mutant::{Rule, is_broken},
     pool::Frame,
     sync::thread,
@@ -61,7 +60,7 @@ impl Flusher {
     /// Writes every page that is dirty now, those at a time that `choose` leaves, as long as that returns true; and moves the
     /// checkpoint.
     fn flush_as_far_as(&self, mut choose: impl FnMut(&mut Vec<Arc<Frame>>) -> bool) -> Result<()> {
-        truncate_all(&self.pager, &self.spaces, self.options.log_bytes)?;
+        self.truncate_all()?;
         let until = self.pager.log().next();
         self.pager.log().reach(until, Until::Flushed)?;
         loop {

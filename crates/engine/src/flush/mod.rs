@@ -64,7 +64,7 @@ pub(crate) use rewrite::Rewrite;
 pub use stats::FlushStats;
 
 use crate::{
-    alloc::truncate,
+    alloc::{truncate, truncate_all},
     mtr::Pager,
     mutant::{Rule, is_broken},
     poison::Poison,
@@ -74,7 +74,7 @@ use crate::{
         Condvar, Mutex,
         atomic::{AtomicBool, Ordering},
     },
-    types::{Doublewrite, Lsn, Result, StoreOptions},
+    types::{Doublewrite, Lsn, Result, StoreOptions, TableId},
     wal::control::Control,
 };
 use capacity::Capacity;
@@ -276,6 +276,17 @@ impl Flusher {
     /// Truncates the free end of a table's file, also finishing a truncation that a crash interrupted.
     pub(crate) fn truncate(&self, space: &Arc<Space>) -> Result<()> {
         truncate(&self.pager, space, true, self.options.log_bytes)
+    }
+
+    /// Truncates the files in which many pages were freed lately.
+    fn truncate_all(&self) -> Result<()> {
+        truncate_all(&self.pager, &self.spaces, self.options.log_bytes, Space::wants_cut)
+    }
+
+    /// Truncates the table's file where it makes no holes, however few of its pages were freed.
+    pub(crate) fn truncate_without_holes(&self, table: TableId) -> Result<()> {
+        let chosen = |space: &Space| space.id() == table && !self.makes_holes(space);
+        truncate_all(&self.pager, &self.spaces, self.options.log_bytes, chosen)
     }
 
     /// What transactions owe.

@@ -9,7 +9,6 @@ use super::{
     write::Writer,
 };
 use crate::{
-    alloc::truncate_all,
     sync::{mpsc, thread},
     types::{Lsn, Result},
 };
@@ -48,7 +47,7 @@ impl Flusher {
         }
         if self.checkpoint_is_due() && self.checkpoint().is_ok() {
             self.note_progress();
-            let _ = truncate_all(&self.pager, &self.spaces, self.options.log_bytes);
+            let _ = self.truncate_all();
         }
         let _ = self.sync_relaxed();
     }
@@ -158,7 +157,7 @@ impl Flusher {
             .try_for_each(|work| work.carry_out(self, &mut writer).map(drop))?;
         if self.checkpoint_is_due() {
             self.checkpoint()?;
-            truncate_all(&self.pager, &self.spaces, self.options.log_bytes)?;
+            self.truncate_all()?;
         }
         Ok(self.stats().pages != written_before)
     }

@@ -234,7 +234,11 @@ impl TxnEngine {
     /// The same for a transaction that has this view. The error tells what other ones keep: this one ends with the
     /// transaction that is refused.
     pub(super) fn admit_beside(&self, claim: Claim<'_>, own: Option<&View>) -> Result<()> {
-        let purge = || self.wait_for_purge_until(Some(deadline(self.options.lock_timeout)));
+        let purge = || {
+            self.wait_for_purge_until(Some(deadline(self.options.lock_timeout)))?;
+            // What history and rollbacks took of the undo file is its end.
+            self.flusher.truncate_without_holes(self.undo.space().id())
+        };
         self.flusher.admit(claim, purge).map_err(|error| match error {
             Error::Full { what, .. } => {
                 let oldest = self.txns.oldest_view_beside(own);
