@@ -104,13 +104,27 @@ start() {
     mkdir -p "$mnt"
     trap finish EXIT
     "$LACUNA" format --size "$size" --force ${LACUNA_COMPRESS:+--compress "$LACUNA_COMPRESS"} "$store" >/dev/null
-    remount_with=("$@")
+    remount_with=("$@") log_device=()
     mount_store
 }
 
 mount_store() {
     "$LACUNA" mount --allow-other --transport "${LACUNA_TRANSPORT:-auto}" ${LACUNA_CACHE:+"--cache=$LACUNA_CACHE"} \
-        "${remount_with[@]}" "$store" "$mnt"
+        "${remount_with[@]}" "${log_device[@]}" "$store" "$mnt"
+    # The store has it from now on.
+    if [ "${#log_device[@]}" != 0 ]; then log_device[0]=--log-device; fi
+}
+
+# The next mount gives the store a log device: a file that is small enough to fill up. `log_device` holds the options of
+# whatever opens the store.
+add_log_device() {
+    truncate -s 4M "$WORK/log"
+    log_device=(--new-log-device "$WORK/log")
+}
+
+# Fails where no sync of this mount ended on the store's log device, if it has one.
+prove_log_device() {
+    [ "${#log_device[@]}" = 0 ] || [ "$(metric log_device_flushes_total)" -gt 0 ] || fail "$1: the log device is not used"
 }
 
 umount_store() {
@@ -122,7 +136,7 @@ check_store() {
     if mountpoint -q "$mnt"; then
         umount_store
     fi
-    "$LACUNA" check "$store" || fail "the store is not sound"
+    "$LACUNA" check "$store" "${log_device[@]}" || fail "the store is not sound"
 }
 
 # A metric of the mounted store, by its name without the prefix; further words are parts of the labels.

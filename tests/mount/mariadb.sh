@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Stock MariaDB on the mount: it finds atomic writes by itself and turns its doublewrite buffer off; pages
 # that shrink give their room back; the daemon and mariadbd are killed under load and nothing that was
-# committed is lost.
+# committed is lost. ROUNDS (2) of kills; in the second half of them the store has a log device.
 . "$(dirname "$0")/lib.sh"
 need_fuse
 need mariadbd mariadb mariadb-install-db
@@ -94,6 +94,7 @@ touch "$WORK/acks"
 next=1
 for round in $(seq "$rounds"); do
     for victim in lacuna mariadbd both; do
+        what="round $round, $victim killed${log_device:+, with a log device}"
         acknowledged=$(wc -l <"$WORK/acks")
         writers=()
         for writer in 0 1 2 3; do
@@ -102,6 +103,7 @@ for round in $(seq "$rounds"); do
         done
         await "nothing is acknowledged" has_acknowledged "$acknowledged"
         sleep "$((1 + RANDOM % 2)).$((RANDOM % 10))"
+        prove_log_device "$what"
         [ "$victim" = mariadbd ] || kill_daemon
         [ "$victim" = lacuna ] || kill -9 "$mariadb_pid" 2>/dev/null || true
         # On a dead mount mariadbd ends by itself, or is ended.
@@ -113,17 +115,18 @@ for round in $(seq "$rounds"); do
         else
             umount -l "$mnt"
         fi
-        "$LACUNA" check "$store" >/dev/null || fail "round $round, $victim: the store is not sound"
+        "$LACUNA" check "$store" "${log_device[@]}" >/dev/null || fail "$what: the store is not sound"
+        [ "$round" != "$((rounds / 2))" ] || [ "$victim" != both ] || add_log_device
         mount_store
         start_mariadb
         sql "select id from t.acks order by id" >"$WORK/there"
         comm -23 <(sort "$WORK/acks") <(sort "$WORK/there") >"$WORK/lost"
-        [ ! -s "$WORK/lost" ] || fail "round $round, $victim: lost $(wc -l <"$WORK/lost") commits"
+        [ ! -s "$WORK/lost" ] || fail "$what: lost $(wc -l <"$WORK/lost") commits"
         sql "select count(*) from t.acks where data <> repeat(md5(id), 50)" | grep -qx 0 ||
-            fail "round $round, $victim: wrong data"
+            fail "$what: wrong data"
         [ "$(sql "check table t.acks, t.shrink extended" | cut -f4 | xargs)" = "OK OK" ] ||
-            fail "round $round, $victim: check table"
-        echo "mariadb: round $round, $victim killed: $(wc -l <"$WORK/acks") commits are all there"
+            fail "$what: check table"
+        echo "mariadb: $what: $(wc -l <"$WORK/acks") commits are all there"
         next=$(($(sort -n "$WORK/there" | tail -1) + 1000))
     done
 done

@@ -3,7 +3,8 @@
 # pgbench agree, tables and indexes pass pg_amcheck, and every acknowledged commit is there.
 #
 # ROUNDS (1) times four kills. In two of four rounds the mount has no page cache: there a page's write is one request
-# and thus whole (torn.sh), and full_page_writes is off. In one the cache is written through, in one written back.
+# and thus whole (torn.sh), and full_page_writes is off. In one the cache is written through, in one written back. In the
+# second half of all rounds the store has a log device.
 . "$(dirname "$0")/lib.sh"
 need_fuse
 for bin in /usr/lib/postgresql/*/bin; do PATH=$bin:$PATH; done
@@ -90,7 +91,7 @@ processed=0
 for round in $(seq "$((rounds * 4))"); do
     victims=(both postgres lacuna)
     victim=${victims[round % 3]}
-    what="round $round, $victim killed, ${remount_with[*]}"
+    what="round $round, $victim killed, ${remount_with[*]} ${log_device[*]}"
     before=$(sql "select count(*) from pgbench_history")
     as_postgres pgbench -n -c 4 -j 2 -T 600 >"$WORK/pgbench.log" 2>&1 &
     clients=($!)
@@ -102,13 +103,14 @@ for round in $(seq "$((rounds * 4))"); do
     await "pgbench commits nothing" has_history "$before"
     await "nothing is acknowledged" has_acknowledged
     sleep "$((2 + RANDOM % 3)).$((RANDOM % 10))"
+    prove_log_device "$what"
     if [ "$victim" != postgres ]; then kill_daemon; fi
     if [ "$victim" = lacuna ]; then sleep 1; fi
     # Without its files postgres is of no use; it is ended, after it tried to go on.
     kill_postgres
     { wait "${clients[@]}" || true; } 2>/dev/null
     if [ "$victim" = postgres ]; then umount_store; else umount -l "$mnt"; fi
-    "$LACUNA" check "$store" >/dev/null || fail "$what: the store is not sound"
+    "$LACUNA" check "$store" "${log_device[@]}" >/dev/null || fail "$what: the store is not sound"
     now=$(awk '/actually processed/ { print $NF + 0 }' "$WORK/pgbench.log")
     acknowledged=$(cat "$WORK"/acks-* | wc -l)
     [ "${now:-0}" -gt 0 ] && [ "$acknowledged" -gt 0 ] || fail "$what: nothing was committed before"
@@ -121,6 +123,7 @@ for round in $(seq "$((rounds * 4))"); do
         2) remount_with=(--threads 16 --cache=writeback) full_pages=on ;;
         *) remount_with=(--threads 16 --cache=none) full_pages=off ;;
     esac
+    [ "$round" != "$((rounds * 2))" ] || add_log_device
     mount_store
     start_postgres
     prove "$what"

@@ -4,7 +4,7 @@
 # is kept, and every acknowledged commit is there.
 #
 # ROUNDS (1) kills of each. The mount has the page cache in every other round; every other process maps the
-# database itself.
+# database itself. In the second half of all rounds the store has a log device.
 . "$(dirname "$0")/lib.sh"
 need_fuse
 need python3
@@ -129,7 +129,7 @@ before=0
 for round in $(seq "$((rounds * 3))"); do
     victims=(both clients lacuna)
     victim=${victims[round % 3]}
-    what="round $round, $victim killed, ${remount_with[*]}"
+    what="round $round, $victim killed, ${remount_with[*]} ${log_device[*]}"
     for writer in 0 1 2 3; do
         python3 "$WORK/client.py" write "$database" "$((next + writer))" "$WORK/acks" 2>"$WORK/client$writer.log" &
         writers+=($!)
@@ -142,6 +142,7 @@ for round in $(seq "$((rounds * 3))"); do
     for pid in "${writers[@]}"; do
         kill -0 "$pid" || { tell_clients >&2; fail "$what: client $pid ended by itself"; }
     done
+    prove_log_device "$what"
     [ "$victim" = clients ] || kill_daemon
     [ "$victim" = lacuna ] || kill -9 "${writers[@]}" 2>/dev/null || true
     if [ "$victim" = lacuna ]; then
@@ -156,8 +157,9 @@ for round in $(seq "$((rounds * 3))"); do
     writers=()
     if grep -h AssertionError "$WORK"/client?.log; then fail "$what: a transaction saw half of another"; fi
     if [ "$victim" = clients ]; then umount_store; else umount -l "$mnt"; fi
-    "$LACUNA" check "$store" >/dev/null || fail "$what: the store is not sound"
+    "$LACUNA" check "$store" "${log_device[@]}" >/dev/null || fail "$what: the store is not sound"
     if [ "${#remount_with[@]}" = 2 ]; then remount_with+=(--cache=none); else remount_with=(--threads 16); fi
+    [ "$round" != "$(((rounds * 3 + 1) / 2))" ] || add_log_device
     mount_store
     last=$(client prove "$database" "$WORK/acks") || fail "$what"
     acknowledged=$(wc -l <"$WORK/acks")

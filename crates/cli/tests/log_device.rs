@@ -82,6 +82,30 @@ fn only_one_log_device_is_named_on_either_side_of_the_command() {
     }
 }
 
+/// Whoever forgets to mount the disk of the log device, or names another file, changes nothing.
+#[test]
+fn a_log_device_that_is_not_there_is_named() {
+    let scratch = Scratch::new();
+    fs::write(scratch.path("file"), "text").unwrap();
+    succeed(&scratch, "format store --size 64M --log-device log --log-size 1M");
+    succeed(&scratch, "put file store:/file --log-device log");
+    fs::rename(scratch.path("log"), scratch.path("away")).unwrap();
+    fs::write(scratch.path("empty"), vec![0; 1 << 20]).unwrap();
+    fs::create_dir(scratch.path("dir")).unwrap();
+    let store = fs::read(scratch.path("store")).unwrap();
+    for command in
+        ["info store", "check store", "cat store:/file", "put file store:/other", "mount store dir"]
+    {
+        let missing = refused(&scratch, &format!("{command} --log-device log"));
+        assert!(missing.contains("/log: ") && missing.contains("No such file"), "{missing}");
+        let empty = refused(&scratch, &format!("{command} --log-device empty"));
+        assert!(empty.contains("/empty: "), "{empty}");
+    }
+    assert!(!scratch.path("log").exists());
+    assert!(fs::read(scratch.path("store")).unwrap() == store);
+    assert_eq!(succeed(&scratch, "cat store:/file --log-device away"), "text");
+}
+
 /// It belongs to one of them, and does after somebody has looked at another one with it.
 #[test]
 fn looking_at_a_copy_takes_no_log_device_away() {
