@@ -4,10 +4,13 @@
 #
 #   loop_make FILE SIZE         makes the file (SIZE as 8G) and the device LOOP over it, with direct I/O
 #   loop_mount KIND DIR         makes a file system on it (ext4, xfs, btrfs, nvmfs, nvmfs-ALGORITHM with compression of
-#                               all files by the store) and mounts it; nvmfs with what
-#                               is in NVMFS_OPTIONS, too, the others with LOOP_MOUNT_OPTIONS (as in a=1,b)
+#                               all files by the store; nvmfs-logged, nvmfs-ALGORITHM-logged with the log device of
+#                               loop_log) and mounts it; nvmfs with what is in NVMFS_OPTIONS, too, the others with
+#                               LOOP_MOUNT_OPTIONS (as in a=1,b)
+#   loop_log PATH[,SIZE]        names the log device: a file made of that size for each store, or, without a size, a device
+#                               or file that is there, which is overwritten
 #   loop_lacks KIND             says why KIND is not to be had here, if it is not
-#   loop_format_store           makes a store on it
+#   loop_format_store           makes a store on it, with further options of `lacuna format`
 #   loop_umount DIR             unmounts what loop_mount mounted
 #   loop_slow BYTES COMMAND...  runs it in a control group that reads and writes LOOP and other devices named in
 #                               LOOP_OTHERS at BYTES a second each, at most, and in LOOP_IOPS operations a second, if set
@@ -25,6 +28,10 @@ LOOP_MEMORY_GROUP=
 LOOP_IOPS=
 NVMFS_PID=
 NVMFS_OPTIONS=()
+# Of `lacuna format` and `lacuna mount`, for kinds that end in -logged.
+NVMFS_LOG=()
+LOOP_LOG_FILE=
+LOOP_LOG_SIZE=
 # Set before loop_mount, limits what the mount does to so many bytes a second (and LOOP_IOPS).
 NVMFS_BYTES=
 LOOP_MOUNT_OPTIONS=
@@ -62,25 +69,37 @@ loop_detach() {
 
 loop_format_store() {
     wipefs --all --quiet "$LOOP"
-    "$LACUNA" format "$LOOP" --size "$(blockdev --getsize64 "$LOOP")" --force > /dev/null
+    "$LACUNA" format "$LOOP" --size "$(blockdev --getsize64 "$LOOP")" --force "$@" > /dev/null
+}
+
+loop_log() {
+    NVMFS_LOG=(--log-device "${1%,*}")
+    [[ $1 == *,* ]] || return 0
+    [ ! -e "${1%,*}" ] || { echo "$0: ${1%,*}: exists already" >&2; exit 1; }
+    LOOP_LOG_FILE=${1%,*} LOOP_LOG_SIZE=${1##*,}
 }
 
 loop_mount() {
-    local kind=$1 dir=$2 discard=nodiscard
+    local kind=$1 dir=$2 discard=nodiscard log=()
     [ -z "$LOOP_DISCARDS" ] || discard=discard
     mkdir -p "$dir"
+    if [[ $kind == nvmfs-* && $kind == *-logged ]]; then
+        [ "${#NVMFS_LOG[@]}" != 0 ] || { echo "$0: $kind needs a log device" >&2; exit 2; }
+        kind=${kind%-logged} log=("${NVMFS_LOG[@]}")
+        [ -z "$LOOP_LOG_FILE" ] || rm -f "$LOOP_LOG_FILE"
+    fi
     case $kind in
         ext4) mkfs.ext4 -q -F -E nodiscard,lazy_itable_init=0,lazy_journal_init=0 "$LOOP" ;;
         xfs) mkfs.xfs -q -f -K "$LOOP" ;;
         btrfs) mkfs.btrfs -q -f -K "$LOOP" > /dev/null 2>&1 ;;
-        nvmfs | nvmfs-*) loop_format_store ;;
-        *) echo "$0: unknown file system $kind: ext4, xfs, btrfs, nvmfs, nvmfs-ALGORITHM" >&2; exit 2 ;;
+        nvmfs | nvmfs-*) loop_format_store "${log[@]}" ${log:+${LOOP_LOG_SIZE:+--log-size "$LOOP_LOG_SIZE"}} ;;
+        *) echo "$0: unknown file system $kind: ext4, xfs, btrfs, nvmfs, nvmfs-ALGORITHM, *-logged" >&2; exit 2 ;;
     esac
     LOOP_KIND=${kind%%-*}
     LOOP_DIR=$dir
     case $kind in
-        nvmfs) nvmfs_mount "$LOOP" "$dir" ;;
-        nvmfs-*) nvmfs_mount "$LOOP" "$dir" --compress "${kind#nvmfs-}" ;;
+        nvmfs) nvmfs_mount "$LOOP" "$dir" "${log[@]}" ;;
+        nvmfs-*) nvmfs_mount "$LOOP" "$dir" --compress "${kind#nvmfs-}" "${log[@]}" ;;
         *) mount -t "$kind" -o "noatime,$discard${LOOP_MOUNT_OPTIONS:+,$LOOP_MOUNT_OPTIONS}" "$LOOP" "$dir" ;;
     esac
 }
@@ -190,6 +209,7 @@ loop_remove() {
         loop_detach || true
     fi
     if [ -n "$LOOP_FILE" ]; then rm -f "$LOOP_FILE"; fi
+    if [ -n "$LOOP_LOG_FILE" ]; then rm -f "$LOOP_LOG_FILE"; fi
     if [ -n "$LOOP_GROUP" ]; then rmdir "$LOOP_GROUP" || true; fi
     if [ -n "$LOOP_MEMORY_GROUP" ]; then
         echo $$ > "${LOOP_MEMORY_GROUP%/*}/cgroup.procs" && rmdir "$LOOP_MEMORY_GROUP" || true
