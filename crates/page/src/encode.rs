@@ -134,7 +134,7 @@ impl Encoder {
         out: &mut [u8],
     ) -> Option<Encoded> {
         assert_page_bytes(page.len());
-        assert!(sector > 0 && page.len().is_multiple_of(sector), "sector of {sector} bytes");
+        assert!(page.len().is_multiple_of(sector), "sector of {sector} bytes");
         assert!(out.len() >= page.len(), "image buffer is shorter than the page");
         // Where the longest image that still saves a sector ends.
         let limit = page.len() - if is_broken(Rule::ImagesSaveSectors) { 0 } else { sector };

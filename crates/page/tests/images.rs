@@ -1,10 +1,13 @@
 //! Images against the frames they were made of, and against every kind of damage.
 
-use std::sync::Arc;
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Arc, Mutex},
+};
 
 use lacuna_page::{
     Algorithm, Codec, Decoder, Encoded, Encoder, Error, HEADER_BYTES, Meta, PageCipher, TRAILER_BYTES,
-    image_bytes, image_form, is_encrypted, read_meta, write_meta,
+    add_checksum, image_bytes, image_form, is_encrypted, read_meta, write_meta,
 };
 
 const SECTOR: usize = 512;
@@ -129,6 +132,7 @@ fn a_page_that_does_not_shrink_by_a_sector_is_plain() {
         let (image, encoded) = image_of(&page, Codec::fast(algorithm));
         assert_eq!(encoded, Encoded { image_bytes: 4096, algorithm: Algorithm::None });
         assert_eq!(image[HEADER_BYTES..], page[HEADER_BYTES..]);
+        assert_eq!(image[..36], page[..36], "a page in memory is its plain image without a checksum");
     }
 }
 
@@ -262,6 +266,59 @@ fn without_checksums_the_header_is_checked_all_the_same() {
     }
 }
 
+/// For a write that may be torn after all. What has a checksum stays as it is.
+#[test]
+fn a_checksum_can_be_added() {
+    let (meta, mut page) = (Meta { kind: 1, table: 7, page_no: 9, lsn: 11 }, vec![0; 4096]);
+    page[64..4088].fill(5);
+    write_meta(&mut page, &meta);
+    let (checked, encoded) = image_of(&page, Codec::fast(Algorithm::Lz4));
+    let mut encoder = Encoder::new();
+    encoder.set_checksums(false);
+    let mut image = vec![0xEE; page.len()];
+    assert_eq!(encoder.encode(&page, Codec::fast(Algorithm::Lz4), SECTOR, &mut image), encoded);
+    let stored = encoded.image_bytes.next_multiple_of(SECTOR);
+    assert!(image[..stored] != checked[..stored]);
+    for _ in 0..2 {
+        add_checksum(&mut image);
+        assert!(image[..stored] == checked[..stored]);
+    }
+    // What its checksum says is wrong is no better for it.
+    image[encoded.image_bytes - 1] ^= 1;
+    add_checksum(&mut image);
+    let found = Decoder::new().decode(&image, address(&meta), &mut vec![0; 4096]);
+    assert!(matches!(found, Err(Error::Checksum { .. })), "{found:?}");
+}
+
+#[test]
+fn what_is_no_page_is_not_encoded() {
+    let refuses = |call: &mut dyn FnMut()| catch_unwind(AssertUnwindSafe(call)).is_err();
+    let meta = Meta { kind: 1, table: 7, page_no: 9, lsn: 11 };
+    for bytes in [0, 2048, 12 << 10, 128 << 10] {
+        assert!(refuses(&mut || write_meta(&mut vec![0; bytes], &meta)), "{bytes}");
+    }
+    let mut page = vec![0; 4096];
+    assert!(refuses(&mut || drop(image_of(&page, Codec::PLAIN))), "no header");
+    write_meta(&mut page, &meta);
+    let mut out = vec![0; 4096];
+    let encode = |page: &[u8], sector, out: &mut [u8]| {
+        refuses(&mut || {
+            Encoder::new().encode(page, Codec::PLAIN, sector, out);
+        })
+    };
+    for (sector, is_refused) in [(0, true), (512, false), (1000, true), (4096, false), (8192, true)] {
+        assert_eq!(encode(&page, sector, &mut out), is_refused, "sectors of {sector} bytes");
+    }
+    assert!(encode(&page, SECTOR, &mut out[..4095]), "no space for an image");
+    page[0] ^= 1;
+    assert!(encode(&page, SECTOR, &mut out), "another magic");
+    let mut longer = vec![0; 8192];
+    page[0] ^= 1;
+    longer[..4096].copy_from_slice(&page);
+    assert!(encode(&longer, SECTOR, &mut vec![0; 8192]), "the header of a shorter page");
+    assert!(refuses(&mut || add_checksum(&mut [0; 4096])));
+}
+
 /// No cipher to trust: each byte depends on its place, the tweak and the key.
 struct Stream(u8);
 
@@ -321,6 +378,32 @@ fn encrypted_images_come_back_with_their_key_alone_and_are_verified_without() {
     });
 }
 
+/// Invariant 6: no two states of a page, nor two pages, nor two sectors of one, are encrypted alike.
+#[test]
+fn the_tweak_is_the_lsn_and_the_page_and_the_sector() {
+    #[derive(Default)]
+    struct Recorder(Mutex<Vec<u128>>);
+    impl PageCipher for Recorder {
+        fn encrypt(&self, tweak: u128, _: &mut [u8]) {
+            self.0.lock().unwrap().push(tweak);
+        }
+
+        fn decrypt(&self, tweak: u128, data: &mut [u8]) {
+            self.encrypt(tweak, data);
+        }
+    }
+    let recorder = Arc::new(Recorder::default());
+    let mut encoder = Encoder::new();
+    encoder.set_cipher(Some(recorder.clone()));
+    let mut page = vec![5; 4096];
+    let meta = Meta { kind: 1, table: 7, page_no: 0x1234, lsn: 0xABCD };
+    write_meta(&mut page, &meta);
+    let (mut image, mut back) = (vec![0; 4096], vec![0; 4096]);
+    encoder.encode(&page, Codec::PLAIN, SECTOR, &mut image);
+    assert_eq!(Decoder::new().decode_with(Some(&*recorder), &image, address(&meta), &mut back), Ok(meta));
+    assert_eq!(*recorder.0.lock().unwrap(), [(0xABCD << 64) + (0x1234 << 7); 2]);
+}
+
 /// Lengths and flags that contradict each other, under a valid checksum.
 #[test]
 fn forged_headers_of_encrypted_images_are_errors() {
@@ -352,6 +435,11 @@ fn forged_headers_of_encrypted_images_are_errors() {
         "no whole blocks"
     );
     assert_eq!(decode(&|image| image[32..36].fill(0)), Err(Error::Stray), "padding of nothing");
+    let nothing = decode(&|image| {
+        image[32..36].fill(0);
+        image[40] = 0;
+    });
+    assert_eq!(nothing, Err(Error::Undecodable(Algorithm::Lz4)));
     let padding_less = image[40].wrapping_sub(1);
     assert!(decode(&|image| image[40] = padding_less).is_err(), "another length of the compressed bytes");
 }
@@ -375,6 +463,12 @@ fn blank_foreign_and_misplaced_are_told_apart() {
     assert_eq!(decoder.decode(&image, (1, 3), &mut back), misplaced);
     assert_eq!(decoder.decode(&image, (2, 3), &mut vec![0; 8192]), Err(Error::Length));
     assert_eq!(decoder.decode(&image, (2, 3), &mut back), Ok(meta));
+    // No header makes its reader ask for more bytes than a page has.
+    let mut header = image[..HEADER_BYTES].to_vec();
+    for (stored, expected) in [(4032, Ok(4096)), (4033, Err(Error::Length))] {
+        header[32..36].copy_from_slice(&u32::to_le_bytes(stored));
+        assert_eq!(image_bytes(&header), expected);
+    }
 }
 
 /// Bytes that no encoder made, the second time under a header with a valid checksum.
