@@ -2,6 +2,7 @@
 //!
 //! `modes.rs` is a program of its own, because it sets the umask of its process.
 
+mod interfaces;
 #[cfg(feature = "mutants")]
 mod mutants;
 mod patient;
