@@ -10,7 +10,7 @@
 //! 2. What images have shrunk by while transactions ran that changed records, but no more than the bytes of what these
 //!    changed.
 //! 3. While no transaction runs, none: what stayed reserved then would be refused to everybody until the store is opened
-//!    again. Closing and checking a store assert it.
+//!    again. Builds with assertions look when a store is checked or closed.
 //!
 //! Each change counts, also of a record that was changed before, and so do images that shrink for other reasons meanwhile:
 //! what a rollback needs at most of all that, nobody knows. Images of plain tables do not shrink. If a table is altered
