@@ -123,3 +123,23 @@ pub fn create_log_device(path: &Path, size_bytes: u64) -> Result<Arc<dyn LogDevi
     file.publish()?;
     open_log_device(path, false)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_whole_units_within_the_device() {
+        for (offset, len, is_good) in [
+            (0, 8192, true),
+            (8192, 0, true),
+            (512, 1024, true),
+            (512, 100, false),
+            (100, 512, false),
+            (8192, 512, false),
+            (u64::MAX - 511, 512, false),
+        ] {
+            assert_eq!(check_range("it", (8192, 512), offset, len).is_ok(), is_good, "{offset}+{len}");
+        }
+    }
+}
