@@ -11,6 +11,8 @@ set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)
+# Options of whatever opens the store, where it has a log device; see add_log_device.
+log_device=()
 
 # Ends the script, loudly, where the machine lacks what it needs.
 skip() {
@@ -110,7 +112,7 @@ start() {
 
 mount_store() {
     "$LACUNA" mount --allow-other --transport "${LACUNA_TRANSPORT:-auto}" ${LACUNA_CACHE:+"--cache=$LACUNA_CACHE"} \
-        "${remount_with[@]}" "${log_device[@]}" "$store" "$mnt"
+        "${remount_with[@]}" "${log_device[@]}" "$store" "$mnt" || return
     # The store has it from now on.
     if [ "${#log_device[@]}" != 0 ]; then log_device[0]=--log-device; fi
 }

@@ -3,8 +3,8 @@
 # pgbench agree, tables and indexes pass pg_amcheck, and every acknowledged commit is there.
 #
 # ROUNDS (1) times four kills. In two of four rounds the mount has no page cache: there a page's write is one request
-# and thus whole (torn.sh), and full_page_writes is off. In one the cache is written through, in one written back. In the
-# second half of all rounds the store has a log device.
+# and thus whole (torn.sh), and full_page_writes is off; in one of these it compresses. In one the cache is written
+# through, in one written back. In the second half of all rounds the store has a log device.
 . "$(dirname "$0")/lib.sh"
 need_fuse
 for bin in /usr/lib/postgresql/*/bin; do PATH=$bin:$PATH; done
@@ -121,7 +121,7 @@ for round in $(seq "$((rounds * 4))"); do
     case $(((round + 1) % 4)) in
         0) remount_with=(--threads 16) full_pages=on ;;
         2) remount_with=(--threads 16 --cache=writeback) full_pages=on ;;
-        *) remount_with=(--threads 16 --cache=none) full_pages=off ;;
+        *) remount_with=(--threads 16 --cache=none --compress=lz4) full_pages=off ;;
     esac
     [ "$round" != "$((rounds * 2))" ] || add_log_device
     mount_store
