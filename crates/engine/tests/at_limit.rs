@@ -17,6 +17,8 @@ const VALUE_BYTES: usize = 800;
 enum Change {
     Shorter,
     Compressible,
+    /// The same, and the table, whose pages were plain, is compressed from then on.
+    Packed,
     /// The table is plain from then on, whose pages were compressed.
     Touched,
 }
@@ -39,7 +41,7 @@ fn value(number: u64, change: Change) -> Vec<u8> {
 fn changed(number: u64, change: Change) -> Vec<u8> {
     match change {
         Change::Shorter => vec![b's'; 20],
-        Change::Compressible => vec![b'c'; VALUE_BYTES],
+        Change::Compressible | Change::Packed => vec![b'c'; VALUE_BYTES],
         Change::Touched => {
             let mut value = value(number, change);
             value[..8].copy_from_slice(&[b't'; 8]);
@@ -100,8 +102,13 @@ fn rolls_back_when_full(kind: TableOptions, change: Change, background: bool) {
     };
     let running = put_all(&store, &table, 0..records, |number| changed(number, change)).expect("space");
     store.checkpoint().expect("checkpoint");
-    if change == Change::Touched {
-        store.alter_table("t", TableKind::Plain).expect("alter");
+    match change {
+        Change::Touched => store.alter_table("t", TableKind::Plain).expect("alter"),
+        Change::Packed => {
+            store.alter_table("t", TableOptions::compressed(Algorithm::Lz4).kind).expect("alter");
+            store.optimize("t", |_| ControlFlow::Continue(())).expect("optimize");
+        }
+        _ => {}
     }
     let mut end = records;
     loop {
@@ -167,6 +174,12 @@ fn a_rollback_makes_records_as_long_as_they_were() {
 fn a_rollback_brings_back_what_does_not_compress() {
     rolls_back_when_full(TableOptions::compressed(Algorithm::Lz4), Change::Compressible, false);
     rolls_back_when_full(TableOptions::row_compressed(8), Change::Compressible, true);
+}
+
+#[test]
+fn a_rollback_brings_back_what_was_compressed_meanwhile() {
+    rolls_back_when_full(TableOptions::default(), Change::Packed, false);
+    rolls_back_when_full(TableOptions::default(), Change::Packed, true);
 }
 
 #[test]
