@@ -11,7 +11,9 @@ use std::{
 
 use crate::rigs::{Flash, Rig, recover};
 use lacuna_device::{BatchOp, MemVfs};
-use lacuna_engine::{Algorithm, Direction, Durability, Error, Store, StoreOptions, Table, TableOptions, Txn};
+use lacuna_engine::{
+    Algorithm, Direction, Durability, Error, Store, StoreOptions, Table, TableKind, TableOptions, Txn,
+};
 use lacuna_sim::{CutTally, HookedVfs, Hooks, SeededRng, SimVfs, for_each_seed};
 
 const RECORDS: u64 = 300;
@@ -239,4 +241,32 @@ fn a_refusal_tells_what_other_snapshots_keep() {
     drop((own, later));
     store.step().expect("step");
     assert_eq!((refused(&mut last), kept()), (0, 0));
+}
+
+/// Images of pages that come to rest may become longer, and nobody asked for that.
+#[test]
+fn no_page_comes_to_rest_in_the_space_that_deletes_need() {
+    let little = little();
+    let store = Store::open(HookedVfs::new(MemVfs::new(), little.clone()), options()).expect("open");
+    let kind = TableOptions { kind: TableKind::Adaptive { level: 0 }, ..TableOptions::default() };
+    let table = store.create_table("t", kind).expect("create");
+    let mut txn = store.begin();
+    write(&mut txn, &table, 0..RECORDS, 1).expect("there is space");
+    txn.commit().expect("commit");
+    store.checkpoint().expect("checkpoint");
+    let rested = || {
+        (0..200).for_each(|_| assert!(store.step().is_ok()));
+        store.tables().expect("tables")[0].rested_pages
+    };
+    little.free_bytes.store(300 << 10, Relaxed);
+    let mut txn = store.begin();
+    // Until it measures.
+    write_until_refused(&mut txn, &table);
+    txn.rollback().expect("rollback");
+    assert_eq!(rested(), 0);
+    little.free_bytes.store(u64::MAX, Relaxed);
+    let mut txn = store.begin();
+    write(&mut txn, &table, 0..1, 1).expect("there is space");
+    txn.commit().expect("commit");
+    assert!(rested() > 0);
 }

@@ -253,17 +253,19 @@ impl Flusher {
 
     /// Refuses to rewrite pages of `bytes` where those may take the space that deletes need.
     pub(crate) fn must_have_space_to_rewrite(&self, bytes: u64) -> Result<()> {
-        let has_space =
-            || self.unowed_bytes() >= reserve(self.options.log_bytes) + self.dirty_need() + 2 * bytes;
         self.measure_capacity()?;
-        if !has_space() && self.may_flush() {
+        if !self.has_space_to_rewrite(bytes) && self.may_flush() {
             self.flush_what_fits()?;
             self.measure_capacity()?;
         }
-        match has_space() {
+        match self.has_space_to_rewrite(bytes) {
             true => Ok(()),
             false => Err(self.full()),
         }
+    }
+
+    pub(super) fn has_space_to_rewrite(&self, bytes: u64) -> bool {
+        self.unowed_bytes() >= reserve(self.options.log_bytes) + self.dirty_need() + 2 * bytes
     }
 
     fn full(&self) -> Error {

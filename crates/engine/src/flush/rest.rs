@@ -6,7 +6,8 @@
 //!
 //! 1. Work that others wait for comes first: there is one such job at a time, among those that `queue` puts last, and
 //!    none while more than half of the log is in use that flushes may let grow; or more than all of it, while nobody
-//!    changes a page: then no flush gives any of it back.
+//!    changes a page: then no flush gives any of it back. Nor is there one while its pages, should their images grow, may
+//!    take the space that deletes need.
 //! 2. Consumers spend a share of one processor's time for it, less while others change pages ([`BUSY_SHARE`]) than while
 //!    none does ([`QUIET_SHARE`]). A page that cannot have its time now rests later.
 //! 3. While nobody changes a page for [`QUIET_ROUNDS`], every page rests that is not dirty: the log does not grow.
@@ -110,6 +111,9 @@ impl Flusher {
             return None;
         }
         let space = adaptive.iter().find(|space| space.id() >= state.table).unwrap_or(&adaptive[0]);
+        if !self.has_space_to_rewrite((JOB_PAGES * space.page_bytes()) as u64) {
+            return None;
+        }
         if space.id() != state.table {
             (state.table, state.page) = (space.id(), 0);
         }
