@@ -66,6 +66,12 @@ lacuna_mutants::breakable_rules! {
     DeletionsRestored = "deletions-restored",
     /// A snapshot fails once its history may be gone.
     SnapshotsFail = "snapshots-fail",
+    /// History that takes too much costs the oldest snapshot (txn::history).
+    HistoryBounded = "history-bounded",
+    /// It takes no more than a share of the storage (flush::capacity).
+    HistoryFits = "history-fits",
+    /// Where no holes are made the undo file is cut before a record is refused (txn::history).
+    UndoFileCut = "undo-file-cut",
     /// Recovery purges the logs kept in a slot before its last log.
     HistoryPurged = "history-purged",
     /// The undo record of an edit leads back to the value before it.

@@ -1,4 +1,5 @@
-//! A place that says that it has little space: flushes in parts, where not all that is dirty would fit, and refusals.
+//! A place that says that it has little space: flushes in parts, where not all that is dirty would fit, an undo file that
+//! is cut, and refusals.
 
 use std::{
     cell::RefCell,
@@ -10,7 +11,7 @@ use std::{
 };
 
 use crate::rigs::{Flash, Rig, recover};
-use lacuna_device::{BatchOp, MemVfs};
+use lacuna_device::{BatchOp, MemVfs, StreamHint, Vfs};
 use lacuna_engine::{
     Algorithm, Direction, Durability, Error, Store, StoreOptions, Table, TableKind, TableOptions, Txn,
 };
@@ -135,8 +136,60 @@ fn cut(rig: &dyn Rig, seed: u64, operations: u64, kind: TableOptions, tally: &Re
     rig.check();
 }
 
+fn undo_bytes(vfs: &dyn Vfs) -> u64 {
+    vfs.open("t00000001.32k", StreamHint::Data).and_then(|file| file.len()).expect("undo file")
+}
+
+/// A store without holes in which the history of a snapshot that was closed is the end of the undo file. A record that
+/// finds no space lets it be purged and the file be cut, while the power is, after so many operations.
+fn cut_undo(rig: &dyn Rig, seed: u64, operations: u64, kind: TableOptions, tally: &RefCell<CutTally>) {
+    const VERSIONS: u64 = 4;
+    let little = little();
+    let options = || StoreOptions { trim: false, ..options() };
+    let vfs = rig.open_vfs().expect("open");
+    let store = Store::open(HookedVfs::new(vfs.clone(), little.clone()), options()).expect("open");
+    let table = store.create_table("t", kind).expect("create");
+    let mut snapshot = None;
+    for version in 1..=VERSIONS {
+        let mut txn = store.begin();
+        write(&mut txn, &table, 0..RECORDS, version).expect("there is space");
+        txn.commit().expect("commit");
+        snapshot.get_or_insert_with(|| store.begin()).get(&table, &key(0)).expect("get");
+    }
+    store.checkpoint().expect("checkpoint");
+    let full = undo_bytes(&*vfs);
+    drop(snapshot);
+    little.free_bytes.store(0, Relaxed);
+    // It measures.
+    store.optimize("t", |_| ControlFlow::Continue(())).expect_err("no space");
+    little.free_bytes.store(200 << 10, Relaxed);
+    let mut running = store.begin();
+    rig.set_cut_after(operations);
+    let refused = write_until_refused(&mut running, &table);
+    let checkpoint = store.checkpoint();
+    let is_off = rig.is_off();
+    if !is_off {
+        rig.set_cut_after(u64::MAX);
+        checkpoint.expect("checkpoint");
+        assert!(matches!(refused, Error::Full { .. }), "{refused}");
+        assert!(undo_bytes(&*vfs) < full, "{full} bytes of undo are left");
+        running.rollback().expect("there is space for a rollback");
+    }
+    drop((table, store, vfs));
+    let mut rng = SeededRng::new(seed << 16 | operations);
+    let store = recover(rig, &mut rng, |vfs| Store::open(vfs, options()));
+    if is_off {
+        let is_cut = undo_bytes(&*rig.open_vfs().expect("open")) < full;
+        tally.borrow_mut().note(if is_cut { "behind the file's cut" } else { "before it" });
+    }
+    let table = store.table("t").expect("catalog").expect("made before");
+    assert_holds(&store, &table, |_| VERSIONS);
+    rig.check();
+}
+
 /// Cuts at each of so many operations, for tables of each kind, `times` times.
 fn cut_everywhere(
+    cut: impl Fn(&dyn Rig, u64, u64, TableOptions, &RefCell<CutTally>),
     (operations, times): (u64, u64),
     make: impl Fn(u64) -> Box<dyn Rig>,
     places: &[(&str, u64)],
@@ -163,13 +216,51 @@ fn cut_everywhere(
 #[test]
 fn power_cuts_while_parts_are_flushed_on_a_directory_lose_nothing() {
     let places = [("the first part", 60), ("the next parts", 70), ("later ones, or behind them", 30)];
-    cut_everywhere((120, 1), |seed| Box::new(SimVfs::new(seed)), &places);
+    cut_everywhere(cut, (120, 1), |seed| Box::new(SimVfs::new(seed)), &places);
 }
 
 #[test]
 fn power_cuts_while_parts_are_flushed_on_flash_lose_nothing() {
     let places = [("the first part", 8), ("the next parts", 6), ("later ones, or behind them", 14)];
-    cut_everywhere((12, 4), |seed| Box::new(Flash::new(seed, false)), &places);
+    cut_everywhere(cut, (12, 4), |seed| Box::new(Flash::new(seed, false)), &places);
+}
+
+#[test]
+fn the_undo_file_is_cut_before_a_record_is_refused() {
+    cut_undo(&SimVfs::new(1), 1, u64::MAX, TableOptions::default(), &RefCell::default());
+}
+
+#[test]
+fn power_cuts_while_the_undo_file_is_cut_on_a_directory_lose_nothing() {
+    let places = [("before it", 200), ("behind the file's cut", 15)];
+    cut_everywhere(cut_undo, (140, 1), |seed| Box::new(SimVfs::new(seed)), &places);
+}
+
+#[test]
+fn power_cuts_while_the_undo_file_is_cut_on_flash_lose_nothing() {
+    let places = [("before it", 40), ("behind the file's cut", 2)];
+    cut_everywhere(cut_undo, (40, 1), |seed| Box::new(Flash::new(seed, false)), &places);
+}
+
+/// However much history is allowed.
+#[test]
+fn history_takes_a_share_of_a_small_place() {
+    const PLACE_BYTES: u64 = 8 << 20;
+    let little = little();
+    little.free_bytes.store(PLACE_BYTES, Relaxed);
+    let store = Store::open(HookedVfs::new(MemVfs::new(), little.clone()), options()).expect("open");
+    little.free_bytes.store(u64::MAX, Relaxed);
+    let table = store.create_table("t", TableOptions::default()).expect("create");
+    let snapshot = store.begin();
+    assert!(snapshot.get(&table, &key(0)).expect("get").is_none());
+    for version in 0..20 {
+        let mut txn = store.begin();
+        write(&mut txn, &table, 0..RECORDS, version).expect("there is space");
+        txn.commit().expect("commit");
+        let kept = store.stats().expect("stats").history.bytes;
+        assert!(kept <= PLACE_BYTES / 8, "{kept} bytes are kept");
+    }
+    assert!(matches!(snapshot.get(&table, &key(0)), Err(Error::SnapshotTooOld)));
 }
 
 /// A rollback asks nobody for space, and must not stop for the question how much there is.

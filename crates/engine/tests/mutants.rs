@@ -50,6 +50,8 @@ const MERGES: &str = "scheduled::leaves::nothing_is_missed_while_leaves_merge";
 const REFUSED: &str = "scheduled::leaves::a_record_that_is_refused_leaves_no_empty_leaf";
 const CUT_BESIDE: &str = "scheduled::leaves::holes_and_cuts_spare_what_is_allocated_meanwhile";
 const IN_PARTS: &str = "little_space::power_cuts_while_parts_are_flushed_on_flash_lose_nothing";
+const UNDO_CUT: &str = "little_space::the_undo_file_is_cut_before_a_record_is_refused";
+const SHARE_OF_PLACE: &str = "little_space::history_takes_a_share_of_a_small_place";
 const PARTS_BESIDE: &str = "scheduled::full::flushes_in_parts_share_what_is_free";
 const PANIC_BESIDE: &str = "scheduled::a_panic_wakes_everybody";
 const CURSORS: &str = "cursors::cursors_and_ranges_agree_with_a_map_on_plain_tables";
@@ -107,6 +109,9 @@ const RULES: &[(&str, &str)] = &[
     ("later-logs-kept", SCHEDULES),
     ("deletions-restored", SCHEDULES),
     ("snapshots-fail", TOO_OLD),
+    ("history-bounded", TOO_OLD),
+    ("history-fits", SHARE_OF_PLACE),
+    ("undo-file-cut", UNDO_CUT),
     ("history-purged", FLASH),
     ("edits-lead-back", FLASH),
     ("edits-lead-back", SCHEDULES),

@@ -141,7 +141,10 @@ pub(crate) fn log_bytes(options: &StoreOptions, vfs_bytes: u64) -> u64 {
 
 /// Bytes of history that snapshots may keep in a VFS of `vfs_bytes`.
 pub(crate) fn history_bytes(options: &StoreOptions, vfs_bytes: u64) -> u64 {
-    options.history_bytes.min(vfs_bytes / SHARE)
+    match is_broken(Rule::HistoryFits) {
+        true => options.history_bytes,
+        false => options.history_bytes.min(vfs_bytes / SHARE),
+    }
 }
 
 /// Space that only rollback and purge may take, where the log may have so many bytes: they ask nobody, change several pages

@@ -17,6 +17,7 @@ use super::{purge, view::View};
 use crate::undo::slots::{Clearance, Drained, RetainedLog};
 use crate::{
     flush::{Claim, INTERVAL},
+    mutant::{Rule, is_broken},
     sync::{
         Condvar, Mutex,
         atomic::{AtomicU64, Ordering},
@@ -204,7 +205,7 @@ impl TxnEngine {
     }
 
     fn history_is_too_long(&self) -> bool {
-        self.undo.slots().history().1 > self.options.history_bytes
+        self.undo.slots().history().1 > self.options.history_bytes && !is_broken(Rule::HistoryBounded)
     }
 
     fn history_is_due(&self) -> bool {
@@ -236,6 +237,9 @@ impl TxnEngine {
     pub(super) fn admit_beside(&self, claim: Claim<'_>, own: Option<&View>) -> Result<()> {
         let purge = || {
             self.wait_for_purge_until(Some(deadline(self.options.lock_timeout)))?;
+            if is_broken(Rule::UndoFileCut) {
+                return Ok(());
+            }
             // What history and rollbacks took of the undo file is its end.
             self.flusher.truncate_without_holes(self.undo.space().id())
         };
