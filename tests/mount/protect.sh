@@ -122,6 +122,10 @@ for number in "${!asked[@]}"; do
     timeout -s KILL 120 "$LACUNA" ${asked[number]} >"$WORK/answer-$number" 2>"$WORK/error-$number" &
     askers+=($!)
 done
+# Nor is it by whoever its process does not listen to.
+asked+=("info $mnt, as another user")
+as_nobody timeout -s KILL 120 "$WORK/lacuna" info "$mnt" >"$WORK/answer-${#askers[@]}" 2>"$WORK/error-${#askers[@]}" &
+askers+=($!)
 for number in "${!asked[@]}"; do
     ! wait "${askers[number]}" || fail "a stopped process answers: ${asked[number]}"
 done

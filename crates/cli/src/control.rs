@@ -32,7 +32,7 @@ use std::{
         net::{UnixListener, UnixStream},
     },
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, mpsc},
     thread,
     time::{Duration, Instant},
 };
@@ -60,6 +60,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// How long an owner may take to end that closes its store or ends during a question, and the pause between questions.
 const END_TIMEOUT: Duration = Duration::from_secs(60);
 const ATTEMPT_PAUSE: Duration = Duration::from_millis(20);
+
+/// The engine's first file, by which a directory with tables is known.
+pub(crate) const FIRST_OF_TABLES: &str = "control";
 
 /// What an owner answers whose store is being closed.
 pub(crate) const CLOSING: &str = "about to close";
@@ -201,7 +204,7 @@ pub(crate) fn ask(path: &Path, question: &str) -> anyhow::Result<Option<String>>
     };
     // A process that does not answer this answers nothing that is asked of the file system either.
     let has_owner = ask_owner(Of::Mount(&mount), "ping").with_context(name)?.is_some();
-    if path.join("control").exists() {
+    if exists(path.join(FIRST_OF_TABLES), PATIENCE).with_context(name)? {
         return Ok(None);
     }
     let answer = if has_owner { ask_owner(Of::Mount(&mount), question).with_context(name)? } else { None };
@@ -212,6 +215,14 @@ pub(crate) fn ask(path: &Path, question: &str) -> anyhow::Result<Option<String>>
         );
     }
     Ok(answer)
+}
+
+/// Whether `path` exists, in a file system whose process may be stopped and another user's, so that it cannot be asked
+/// before.
+fn exists(path: PathBuf, patience: Duration) -> anyhow::Result<bool> {
+    let (answer, answered) = mpsc::channel();
+    thread::Builder::new().name("look".into()).spawn(move || answer.send(path.exists()))?;
+    Ok(answered.recv_timeout(patience).map_err(|_| Unanswered)?)
 }
 
 /// Asks the owner, and shows the progress that it tells; `None` when no process listens. If the owner closes the store or

@@ -8,9 +8,11 @@ use lacuna_engine::{Store, StoreOptions};
 use lacuna_ftl::Error as FtlError;
 use lacuna_nvmfs::{Error, LogDevicePath, OpenedVfs, VfsOptions};
 
-use crate::keys::{open_tables, open_vfs};
-
-use crate::log_device;
+use crate::{
+    control::FIRST_OF_TABLES,
+    keys::{open_tables, open_vfs},
+    log_device,
+};
 
 /// For the map: several times as much as a check reads at once.
 const MAP_MEMORY: u64 = 128 << 20;
@@ -84,17 +86,17 @@ impl Look {
 
 /// Whether `path` is a directory in which the engine certainly keeps no tables. Nothing in it is touched.
 pub(crate) fn has_no_tables(path: &Path) -> bool {
-    let first = path.join("control").symlink_metadata();
+    let first = path.join(FIRST_OF_TABLES).symlink_metadata();
     path.is_dir() && first.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
 
 /// Whether the engine keeps tables in `vfs`: its first file is there.
 pub(crate) fn holds_tables(vfs: &dyn Vfs) -> Result<bool> {
-    match vfs.open("control", StreamHint::Data) {
+    match vfs.open(FIRST_OF_TABLES, StreamHint::Data) {
         Ok(_) => Ok(true),
         Err(DeviceError::NotFound { .. }) => Ok(false),
         // It may be the name of no file.
-        Err(_) => Ok(vfs.list()?.iter().any(|name| name == "control")),
+        Err(_) => Ok(vfs.list()?.iter().any(|name| name == FIRST_OF_TABLES)),
     }
 }
 
