@@ -40,6 +40,7 @@ use std::{
 use anyhow::Context;
 use rustix::{
     fs::{FlockOperation, flock},
+    io::Errno,
     net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt},
     process::{Uid, geteuid},
 };
@@ -63,6 +64,9 @@ const ATTEMPT_PAUSE: Duration = Duration::from_millis(20);
 
 /// The engine's first file, by which a directory with tables is known.
 pub(crate) const FIRST_OF_TABLES: &str = "control";
+
+/// How long the names of sockets may be locked. The lock is held for moments, unless its holder is stopped.
+const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 
 /// What an owner answers whose store is being closed.
 pub(crate) const CLOSING: &str = "about to close";
@@ -116,7 +120,7 @@ impl Listener {
     }
 
     /// Listens for questions about what is mounted too, which is the store.
-    pub(crate) fn also_for(mut self, mount: &Mounted) -> io::Result<Listener> {
+    pub(crate) fn also_for(&mut self, mount: &Mounted) -> io::Result<()> {
         let name = Of::Mount(mount).socket_name()?;
         let path = self.directory.path.join(&name);
         let locked = self.directory.lock()?;
@@ -124,7 +128,7 @@ impl Listener {
         fs::hard_link(self.directory.path.join(&self.names[0]), path)?;
         self.names.push(name);
         drop(locked);
-        Ok(self)
+        Ok(())
     }
 }
 
@@ -427,11 +431,21 @@ impl Directory {
     /// Until the file is dropped, no other process gives names to sockets or takes them away. Others may open, and so
     /// lock, the directory itself.
     fn lock(&self) -> io::Result<File> {
+        let deadline = Instant::now() + LOCK_PATIENCE;
+        let path = self.path.join("lock");
         let mut options = File::options();
         options.write(true).create(true).truncate(false).mode(0o600);
-        let file = options.open(self.path.join("lock"))?;
-        flock(&file, FlockOperation::LockExclusive)?;
-        Ok(file)
+        let file = options.open(&path)?;
+        loop {
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Err(Errno::WOULDBLOCK) if Instant::now() < deadline => thread::sleep(ATTEMPT_PAUSE),
+                Err(Errno::WOULDBLOCK) => {
+                    let reason = format!("{}: locked by a process that may be stopped", path.display());
+                    return Err(io::Error::new(ErrorKind::TimedOut, reason));
+                }
+                locked => return Ok(locked.map(|()| file)?),
+            }
+        }
     }
 
     /// Whether there is such a directory.
@@ -568,8 +582,9 @@ mod tests {
         let mount = Mounted::for_test("4095:1048575"); // no device has that
         let listener = |name: &'static str| {
             let answerer = move |_: &str, _: Tell<'_>| Ok(name.to_owned());
-            let listener = Listener::start(&store(name), Arc::new(answerer)).expect("listens");
-            listener.also_for(&mount).expect("listens")
+            let mut listener = Listener::start(&store(name), Arc::new(answerer)).expect("listens");
+            listener.also_for(&mount).expect("listens");
+            listener
         };
         let answer = || ask_owner(Of::Mount(&mount), "who").expect("asked");
         let first = listener("first");
@@ -584,6 +599,34 @@ mod tests {
         let left = fs::read_dir(Directory::of_this_user().path).expect("listed");
         let left = left.filter_map(Result::ok).map(|entry| entry.file_name());
         assert!(!left.into_iter().any(|name| name == *Of::Mount(&mount).socket_name().expect("name")));
+    }
+
+    #[test]
+    fn without_its_second_name_it_answers_by_its_first() {
+        let scratch = tempfile::tempdir().expect("temporary directory");
+        let store = scratch.path().join("store");
+        fs::write(&store, b"x").expect("store file");
+        let mount = Mounted::for_test("4095:1048574"); // no device has that
+        let mut listener =
+            Listener::start(&store, Arc::new(|_: &str, _: Tell<'_>| Ok(String::new()))).expect("listens");
+        let taken = listener.directory.path.join(Of::Mount(&mount).socket_name().expect("name"));
+        fs::create_dir(&taken).expect("makes it");
+        let refused = listener.also_for(&mount);
+        fs::remove_dir(taken).expect("removes it");
+        assert!(refused.is_err());
+        assert!(ask(&store, "info").expect("asked").is_some());
+    }
+
+    #[test]
+    fn names_that_stay_locked_are_an_error() {
+        let scratch = tempfile::tempdir().expect("temporary directory");
+        let directory = Directory { path: scratch.path().to_owned(), user: geteuid() };
+        let held = directory.lock().expect("locks");
+        let (sender, locked) = mpsc::channel();
+        thread::spawn(move || sender.send(directory.lock().map(drop)));
+        let error = locked.recv_timeout(3 * LOCK_PATIENCE).expect("waits for ever").expect_err("it is held");
+        assert!(error.to_string().ends_with("/lock: locked by a process that may be stopped"), "{error}");
+        drop(held);
     }
 
     #[test]

@@ -452,7 +452,12 @@ fn a_store_is_mounted_without_a_place_for_its_socket() {
     succeed(&scratch, "format store --size 64M");
     fs::create_dir(scratch.path("dir")).expect("made");
     // Each in a mount namespace of its own, so that nobody else misses /run.
-    for breaks in ["mount -t tmpfs -o nr_inodes=1 none /run", "mount -t tmpfs -o ro none /run"] {
+    for breaks in [
+        "mount -t tmpfs -o nr_inodes=1 none /run",
+        "mount -t tmpfs -o ro none /run",
+        // As a process leaves it that is stopped.
+        "mount -t tmpfs none /run && mkdir /run/lacuna && exec 9>/run/lacuna/lock && flock 9",
+    ] {
         let script = format!(
             "{breaks} || exit 77; $0 mount --foreground store dir 2>log & \
              for i in $(seq 1200); do mountpoint -q dir && break; sleep 0.1; done; \

@@ -109,8 +109,8 @@ fn serve(arguments: &Arguments) -> Result<()> {
         look_at_mount: Box::new(move || _ = seen_by.look()),
     };
     let answerer = live::answerer(facts, &service);
-    let listener = match control::Listener::start(&arguments.store, answerer) {
-        // A machine whose /run is full or broken needs its data all the same.
+    let mut listener = match control::Listener::start(&arguments.store, answerer) {
+        // A machine whose /run is full or broken, or has a stopped process, needs its data all the same.
         Err(error) if is_no_place(&error) => Err(error),
         started => Ok(started.context("the control socket")?),
     };
@@ -143,13 +143,16 @@ fn serve(arguments: &Arguments) -> Result<()> {
     })?;
     utab::note(&arguments.store, &arguments.dir);
     // Before anybody hears of the mount.
-    let listener = listener.and_then(|listener| match mounts::mounted_on(&arguments.dir) {
-        Ok(Some(mount)) => listener.also_for(&mount),
-        _ => Ok(listener), // it was moved or unmounted
-    });
+    let named = match (&mut listener, mounts::mounted_on(&arguments.dir)) {
+        (Ok(listener), Ok(Some(mount))) => listener.also_for(&mount),
+        _ => Ok(()), // it was moved or unmounted
+    };
     announce(arguments)?;
     if let Err(error) = &listener {
         log::warn!("{name}: no control socket, so info, check and metrics cannot ask this mount: {error}");
+    }
+    if let Err(error) = named {
+        log::warn!("{name}: info, check and metrics can ask this mount by its store only: {error}");
     }
     log::info!("{name}: mounted on {}", arguments.dir.display());
     let served = session.serve();
@@ -192,10 +195,10 @@ fn must_have_descriptors(arguments: &Arguments) -> Result<()> {
     }
 }
 
-/// Whether there is no place for a file where it should be made.
+/// Whether there is no place for a file where it should be made, or another process keeps it.
 fn is_no_place(error: &io::Error) -> bool {
-    use io::ErrorKind::{NotFound, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
-    matches!(error.kind(), NotFound | QuotaExceeded | ReadOnlyFilesystem | StorageFull)
+    use io::ErrorKind::{NotFound, QuotaExceeded, ReadOnlyFilesystem, StorageFull, TimedOut};
+    matches!(error.kind(), NotFound | QuotaExceeded | ReadOnlyFilesystem | StorageFull | TimedOut)
 }
 
 /// Detaches a mount without a serving process from its directory. Files that are open in it stay unusable.
