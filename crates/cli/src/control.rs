@@ -24,10 +24,12 @@
 //!    its progress ends when its client has gone.
 
 use std::{
+    ffi::OsStr,
     fs::{self, File},
     io,
     io::{BufRead, BufReader, ErrorKind, Read, Write},
     os::unix::{
+        ffi::OsStrExt,
         fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt},
         net::{UnixListener, UnixStream},
     },
@@ -283,6 +285,31 @@ pub(crate) fn has_owner(store: &Path) -> bool {
     let directory = Directory::of_this_user();
     let is_trusted = directory.is_there().unwrap_or(false);
     is_trusted && Of::Store(store).socket_name().is_ok_and(|name| connect(&directory.path.join(name)).is_ok())
+}
+
+/// The mount of `store`, or of the file behind that loop device, also where it was mounted by another name: both lead to
+/// one socket then.
+pub(crate) fn mount_of(store: &Path) -> anyhow::Result<Option<Mounted>> {
+    let directory = Directory::of_this_user().path;
+    let inode = |of: Of<'_>| Some(directory.join(of.socket_name().ok()?).symlink_metadata().ok()?.ino());
+    let behind = file_behind(store);
+    for store in [Some(store), behind.as_deref()].into_iter().flatten() {
+        let socket = inode(Of::Store(store)).filter(|_| has_owner(store));
+        let is_it =
+            |mount: &Mounted| mount.store == store || (socket.is_some() && inode(Of::Mount(mount)) == socket);
+        if let Some(mount) = mounts::all()?.into_iter().find(is_it) {
+            return Ok(Some(mount));
+        }
+    }
+    Ok(None)
+}
+
+/// The name that the file behind a loop device had.
+fn file_behind(device: &Path) -> Option<PathBuf> {
+    let number = fs::metadata(device).ok().filter(|found| found.file_type().is_block_device())?.rdev();
+    let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
+    let name = fs::read(format!("/sys/dev/block/{major}:{minor}/loop/backing_file")).ok()?;
+    Some(OsStr::from_bytes(name.strip_suffix(b"\n")?).into())
 }
 
 fn ask_until(

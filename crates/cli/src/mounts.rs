@@ -27,7 +27,7 @@ pub(crate) const PATH: &str = "/proc/self/mountinfo";
 /// What is mounted on `dir`, which is named as the kernel names it.
 pub(crate) fn mounted_on(dir: &Path) -> Result<Option<Mounted>> {
     // The last of those on one directory is the one on top.
-    Ok(mounts()?.into_iter().rev().find(|mount| mount.dir == dir))
+    Ok(all()?.into_iter().rev().find(|mount| mount.dir == dir))
 }
 
 /// What is mounted on the directory `path`. The file system is not asked, whose process may be stopped: to find what a
@@ -42,24 +42,20 @@ pub(crate) fn mounted_around(path: &Path) -> Result<Option<Mounted>> {
     of_device(&format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device)))
 }
 
-/// A mount of the store with this path.
-pub(crate) fn of_store(store: &Path) -> Result<Option<Mounted>> {
-    Ok(mounts()?.into_iter().find(|mount| mount.store == store))
-}
-
 /// A mount of the file system with this number.
 pub(crate) fn of_device(device: &str) -> Result<Option<Mounted>> {
-    Ok(mounts()?.into_iter().find(|mount| mount.device == device))
+    Ok(all()?.into_iter().find(|mount| mount.device == device))
 }
 
 /// Whether the kernel lets nobody change anything through the mount of `store` on `dir`, and by no mount of it; none if
 /// there is none.
 pub(crate) fn read_only(dir: &Path, store: &Path) -> Result<Option<(bool, bool)>> {
-    let mut mounts = mounts()?.into_iter().filter(|mount| mount.dir == dir && mount.store == store);
+    let mut mounts = all()?.into_iter().filter(|mount| mount.dir == dir && mount.store == store);
     Ok(mounts.next().map(|mount| mount.read_only))
 }
 
-fn mounts() -> Result<Vec<Mounted>> {
+/// All of them.
+pub(crate) fn all() -> Result<Vec<Mounted>> {
     let table = fs::read(PATH).context(PATH)?;
     Ok(table.split(|byte| *byte == b'\n').filter_map(parse_mount).collect())
 }

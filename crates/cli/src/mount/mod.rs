@@ -245,7 +245,7 @@ pub(crate) fn hint(error: &anyhow::Error) -> Option<String> {
         Error::Device(device::Error::Busy { path }) => Some(path),
         _ => None,
     })?;
-    let mount = mounts::of_store(&absolute(busy).ok()?).ok()??;
+    let mount = control::mount_of(&absolute(busy).ok()?).ok()??;
     Some(format!("; it is mounted on {}: use its files there", mount.dir.display()))
 }
 
@@ -280,7 +280,7 @@ pub(crate) fn unmount(arguments: &UnmountArguments) -> Result<()> {
     let name = arguments.dir.display();
     let dir = mount_point(&arguments.dir)?;
     let Some(mount) = mounts::mounted_on(&dir)? else {
-        if let Some(Mounted { dir, .. }) = mounts::of_store(&dir)? {
+        if let Some(Mounted { dir, .. }) = control::mount_of(&dir)? {
             bail!("{name}: a store; to unmount it, name the directory: {}", dir.display());
         }
         if arguments.dead {

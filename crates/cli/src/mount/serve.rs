@@ -261,7 +261,7 @@ const HOST_IS_FULL: &str = "the file system that the store lies in is full: free
 
 /// Whether `store` was mounted and its owner is about to close it: umount(8) does not wait for that.
 fn is_closing(store: &Path) -> Result<bool> {
-    Ok(control::has_owner(store) && mounts::of_store(store)?.is_none())
+    Ok(control::has_owner(store) && control::mount_of(store)?.is_none())
 }
 
 fn service_options(arguments: &Arguments) -> ServiceOptions {
