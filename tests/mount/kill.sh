@@ -69,6 +69,8 @@ mount_store
 mv "$store" "$store.renamed"
 "$LACUNA" info "$mnt" | grep -q mounted || fail "info where a renamed store is mounted"
 "$LACUNA" format --size 32M "$store" >/dev/null
+"$LACUNA" info --json "$mnt" | grep -qw "\"file_bytes\": $(stat -c %s "$store.renamed")" ||
+    fail "info where a renamed store is mounted tells of another file"
 mkdir "$WORK/second"
 "$LACUNA" mount "$store" "$WORK/second"
 "$LACUNA" quota "$mnt" set 4711 1M

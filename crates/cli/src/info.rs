@@ -79,7 +79,7 @@ fn look_at(arguments: &Arguments, name: &str) -> Result<(Value, Images)> {
     let look = Look::at(&arguments.store, log_device::vfs_options())?;
     let vfs = look.opened.vfs();
     let mut info = match &look.opened {
-        OpenedVfs::Store(fs) => live::store_info(name, fs),
+        OpenedVfs::Store(fs) => live::store_info(name, arguments.store.metadata(), fs),
         _ => {
             let stats = vfs.stats()?;
             json!({

@@ -1,6 +1,14 @@
 //! The answers of a mounted store on its control socket.
 
-use std::{fmt::Write, num::NonZeroU64, ops::ControlFlow, os::unix::fs::MetadataExt, sync::Arc};
+use std::{
+    fmt::Write,
+    fs::{File, Metadata},
+    io,
+    num::NonZeroU64,
+    ops::ControlFlow,
+    os::unix::fs::MetadataExt,
+    sync::Arc,
+};
 
 use lacuna_device::Vfs;
 use lacuna_ftl::{Stats, StreamStats};
@@ -21,6 +29,8 @@ use crate::{
 /// What is said about a mount that the service does not know.
 pub(crate) struct Facts {
     pub(crate) store: String,
+    /// What had that name when it was mounted.
+    pub(crate) file: File,
     pub(crate) read_only: bool,
     /// What the kernel caches, and whether every change is durable before it returns, as on the command line.
     pub(crate) cache: String,
@@ -72,13 +82,13 @@ pub(crate) fn answerer(facts: Facts, service: &Arc<Service>) -> Arc<Answerer> {
 }
 
 /// The output of `lacuna info` for a store, without its tables.
-pub(crate) fn store_info(store: &str, fs: &Nvmfs) -> Value {
+pub(crate) fn store_info(store: &str, file: io::Result<Metadata>, fs: &Nvmfs) -> Value {
     let stats = fs.ftl().stats();
     // A block device takes no space of a file system.
-    let file = std::fs::metadata(store).ok().filter(std::fs::Metadata::is_file);
+    let file = file.ok().filter(Metadata::is_file);
     json!({
         "store": store,
-        "file_bytes": file.as_ref().map(std::fs::Metadata::len),
+        "file_bytes": file.as_ref().map(Metadata::len),
         "file_bytes_taken": file.map(|file| file.blocks() * 512),
         "allocated_bytes": stats.allocated_bytes,
         "store_bytes": stats.store_bytes,
@@ -129,7 +139,7 @@ fn log_device_info(stats: &Stats) -> Value {
 }
 
 fn info(facts: &Facts, service: &Service) -> Value {
-    let mut info = store_info(&facts.store, service.fs());
+    let mut info = store_info(&facts.store, facts.file.metadata(), service.fs());
     let counters = service.counters().snapshot();
     let stats = service.fs().ftl().stats();
     let refused: serde_json::Map<String, Value> = NoTrim::ALL
@@ -390,6 +400,7 @@ mod tests {
     fn facts() -> Facts {
         Facts {
             store: "/a \"b\\c\"\n".to_owned(),
+            file: File::open("/dev/null").expect("opens"),
             read_only: false,
             cache: "auto".to_owned(),
             sync: false,

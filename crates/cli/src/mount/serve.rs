@@ -24,7 +24,10 @@ use lacuna_fuse::{
     UringTransport,
 };
 use lacuna_nvmfs::{Error, Nvmfs, OpenedVfs, VfsOptions, posix::AccessTimes};
-use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit};
+use rustix::{
+    fs::{Mode, OFlags},
+    process::{Resource, Rlimit, geteuid, getrlimit, setrlimit},
+};
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
     iterator::Signals,
@@ -101,6 +104,7 @@ fn serve(arguments: &Arguments) -> Result<()> {
     let seen_by = Arc::clone(&remounts);
     let facts = live::Facts {
         store: name.clone(),
+        file: rustix::fs::open(&store, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?.into(),
         read_only: arguments.read_only,
         cache: name_of(arguments.cache),
         sync: arguments.sync,
