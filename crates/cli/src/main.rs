@@ -62,7 +62,7 @@ use std::{
 };
 
 use anyhow::Result;
-use clap::{Parser, Subcommand, error::ErrorKind};
+use clap::{Arg, CommandFactory, Parser, Subcommand, error::ErrorKind};
 use signal_hook::consts::SIGXFSZ;
 
 pub(crate) use output::{complain, note, say, say_done};
@@ -134,10 +134,14 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let command_line = match CommandLine::try_parse_from(line) {
+    let command_line = match CommandLine::try_parse_from(&line) {
         Ok(command_line) => command_line,
         Err(usage) => return explain(&usage),
     };
+    if let Some(option) = given_twice(&line) {
+        complain(&format!("the argument '--{option}' cannot be used multiple times (see --help)"));
+        return ExitCode::from(2);
+    }
     if let Err(usage) = log_device::choose(&command_line.log_device) {
         complain(&format!("{usage:#}"));
         return ExitCode::from(2);
@@ -204,6 +208,20 @@ fn words(mut given: std::env::ArgsOs) -> Result<Vec<OsString>, String> {
         }
         name => Ok(name.into_iter().chain(given).collect()),
     }
+}
+
+/// An option with a value that stands on both sides of the subcommand: the parser lets the later one count.
+fn given_twice(line: &[OsString]) -> Option<String> {
+    let words = || line.iter().take_while(|word| *word != "--").map(|word| word.to_string_lossy());
+    let times = |name: &str| {
+        let is_it =
+            |word: &str| word.strip_prefix("--").and_then(|word| word.split('=').next()) == Some(name);
+        words().filter(|word| is_it(word)).count()
+    };
+    let command = CommandLine::command();
+    let takes_value = |option: &&Arg| option.is_global_set() && option.get_action().takes_values();
+    let mut names = command.get_arguments().filter(takes_value).filter_map(Arg::get_long);
+    names.find(|name| times(name) > 1).map(str::to_owned)
 }
 
 /// Help and version go to standard output in full, a mistake becomes one line.

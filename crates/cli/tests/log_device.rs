@@ -80,6 +80,17 @@ fn only_one_log_device_is_named_on_either_side_of_the_command() {
             assert!(output.status.code() == Some(2) && said.contains("cannot be used"), "{line}: {said}");
         }
     }
+    for option in ["--log-device", "--new-log-device", "--key-file", "--tables-key-fd"] {
+        for line in
+            [format!("{option} 1 check store {option}=2"), format!("{option}=1 {option} 2 check store")]
+        {
+            let output = run(&scratch, &line);
+            let said = String::from_utf8(output.stderr).unwrap();
+            let is_refused =
+                output.status.code() == Some(2) && said.contains("cannot be used multiple times");
+            assert!(is_refused && said.contains(option) && said.lines().count() == 1, "{line}: {said}");
+        }
+    }
 }
 
 /// Whoever forgets to mount the disk of the log device, or names another file, changes nothing.
