@@ -223,6 +223,28 @@ ended() { ! grep -qs '^State:[[:space:]]*[^ZX]' "/proc/$detached/status"; }
 await "the detached mount does not end with its last file" ended
 grep -qF "$WORK/other" <(findmnt -rn -o SOURCE "$mnt") || fail "the end of a detached mount took another one away"
 umount_store
+
+# A signal at the moment at which the mount is ready: either it is mounted and the caller returns well, or neither.
+for signal in TERM HUP; do
+    mount_store
+    exec 9<"$mnt/file"
+    umount -i -l "$mnt"
+    "$LACUNA" mount --allow-other --transport "${LACUNA_TRANSPORT:-auto}" "$store" "$mnt" 9<&- &
+    caller=$!
+    begun() { [ -n "$(pgrep -P "$caller" -f background-process)" ]; } # waits until the other one ends
+    await "no background process" begun
+    kill -STOP "$caller"
+    exec 9<&-
+    await "it is not mounted" mountpoint -q "$mnt"
+    sleep 1 # it reports that then
+    kill "-$signal" "$caller"
+    kill -CONT "$caller"
+    code=0
+    wait "$caller" || code=$?
+    mountpoint -q "$mnt" && is_mounted=0 || is_mounted=1
+    [ "$is_mounted" = $((code != 0)) ] || fail "SIG$signal to a mount that is ready: exit code $code, mounted: $is_mounted"
+    [ "$is_mounted" = 1 ] || umount_store
+done
 check_store
 
 # Only asked whether it could be done.

@@ -3,13 +3,17 @@
 use std::{
     ffi::OsString,
     io::Read,
-    process::{Command, Stdio},
+    mem,
+    process::{Child, Command, Stdio},
+    sync::{Arc, Mutex},
+    thread,
 };
 
 use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::{Arguments, name_of};
-use crate::{keys, log_device};
+use crate::{keys, log_device, signals::before_the_end};
 
 /// The line that the background process writes to standard output when the mount is ready.
 pub(super) const READY: &str = "mounted\n";
@@ -30,19 +34,41 @@ pub(super) fn start(arguments: &Arguments) -> Result<()> {
         // If it ended before it could read this, it has a reason, which is reported below.
         let _ = keys::pass_on(&mut stdin);
     }
+    let mut stdout = child.stdout.take().expect("piped");
+    let mut stderr = child.stderr.take().expect("piped");
+    let child = Arc::new(Mutex::new(Some(child)));
+    end_with_this(Arc::clone(&child));
     let mut ready = vec![0; READY.len()];
-    let stdout = child.stdout.as_mut().expect("piped");
-    if stdout.read_exact(&mut ready).is_ok() && ready == READY.as_bytes() {
+    let is_ready = stdout.read_exact(&mut ready).is_ok() && ready == READY.as_bytes();
+    let child = child.lock().expect("nobody panics with it").take();
+    if is_ready {
         return Ok(());
     }
     let mut complaint = String::new();
-    let stderr = child.stderr.as_mut().expect("piped");
     stderr.read_to_string(&mut complaint)?;
-    let status = child.wait()?;
+    let status = child.expect("put there").wait()?;
     match complaint.trim().trim_start_matches("lacuna: ") {
         "" => bail!("{}: the background process ended: {status}", arguments.store.display()),
         complaint => bail!("{complaint}"),
     }
+}
+
+/// A signal that ends this process before it has reported the mount ends the background process first, and so the mount,
+/// if there is one already. After that the mount stays, and what this process returns says so.
+fn end_with_this(background: Arc<Mutex<Option<Child>>>) {
+    before_the_end(move || {
+        let mut child = background.lock().expect("nobody panics with it");
+        match child.as_mut() {
+            Some(child) => {
+                let _ = kill_process(Pid::from_child(child), Signal::TERM);
+                let _ = child.wait();
+            }
+            None => loop {
+                thread::park();
+            },
+        }
+        mem::forget(child);
+    });
 }
 
 /// The arguments again, for the background process.
