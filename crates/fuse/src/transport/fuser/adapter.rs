@@ -1,49 +1,35 @@
-//! The transport of the crate `fuser`: threads that read requests from clones of `/dev/fuse`.
-//!
-//! A thread that panics ends the mount: fuser would go on with those that are left, until the next one does. A thread that
-//! cannot read a request, as without memory, ends alone: the kernel has answered that request, with an error, and the others
-//! serve on, so that what else programs have written and not synced gets to the store. The last one ends the mount; where
-//! fuser unmounts, first the kernel's connection, as an unmount may wait for answers that nobody would give.
+//! Calls of fuser become calls of the service, and its results their replies.
 
 use std::{
-    cell::{OnceCell, RefCell},
+    cell::RefCell,
     ffi::OsStr,
-    fs::File,
-    io::{self, Write},
+    io,
     ops::Deref,
-    os::{
-        fd::{AsFd, OwnedFd},
-        unix::ffi::OsStrExt,
-    },
+    os::unix::ffi::OsStrExt,
     path::Path,
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
-    },
+    sync::{Arc, OnceLock, atomic::Ordering::SeqCst},
     thread,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
-    INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, MountOption, OpenFlags, PollEvents, PollFlags,
-    PollNotifier, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
-    ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite,
-    ReplyXattr, Request, SessionACL, TimeOrNow, WriteFlags,
+    INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier,
+    RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
+    ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
+    TimeOrNow, WriteFlags,
 };
-use lacuna_nvmfs::{
-    Timestamp,
-    posix::{Attr, Caller, FileKind, Rename, SetAttr, SetTime, XattrMode},
-};
-use parking_lot::Mutex;
-use rustix::{io::Errno as Os, process::geteuid};
+use lacuna_nvmfs::posix::{Attr, Caller, Rename, SetAttr, XattrMode};
+use rustix::io::Errno as Os;
 
 use super::{
-    BACKGROUND_MAX, COPY_BYTES_MAX, MountOptions, REQUEST_BYTES_MAX, STATFS_BLOCK_BYTES, Session, TTL,
-    Transport, Unmounter,
-    invalidator::{Cached, Invalidator},
-    kernel_mount::{A_MOMENT, AbortOnDrop, KernelMount, aborts, ending, has_ended, mounted_on, open_device},
-    ttl_of_attr,
+    super::{
+        BACKGROUND_MAX, COPY_BYTES_MAX, REQUEST_BYTES_MAX, STATFS_BLOCK_BYTES, TTL,
+        invalidator::{Cached, Invalidator},
+        ttl_of_attr,
+    },
+    convert::{caller, empty, file_type, generation, set_time, sized, system_time, timestamp},
+    end::{End, note_thread},
 };
 use crate::{
     Found, NamedAttr, Opening, Service,
@@ -93,195 +79,15 @@ const CAPABILITIES: [InitFlags; 11] = [
     InitFlags::FUSE_POSIX_ACL,
 ];
 
-/// See the module.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct FuserTransport;
-
-impl Transport for FuserTransport {
-    fn name(&self) -> &'static str {
-        "fuser"
-    }
-
-    fn mount(
-        &self,
-        service: Arc<Service>,
-        dir: &Path,
-        options: &MountOptions,
-    ) -> io::Result<Box<dyn Session>> {
-        let mut config = fuser::Config::default();
-        config.mount_options = mount_options(options);
-        config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
-        config.n_threads = Some(options.threads);
-        config.clone_fd = true;
-        let invalidator = Arc::new(OnceLock::new());
-        let end = Arc::new(OnceLock::new());
-        let adapter = Adapter {
-            service: Arc::clone(&service),
-            end: Arc::clone(&end),
-            invalidator: Arc::clone(&invalidator),
-            masks: false,
-        };
-        let (mut session, mount) = match geteuid().is_root() {
-            true => {
-                let (device, mount) = KernelMount::new(dir, options)?;
-                let mount = AbortOnDrop(mount);
-                // The kernel lets in whom the mount's options let in. fuser would look at the user id for access to
-                // files, which NFS and threads of the kernel set to another one.
-                let acl = SessionACL::All;
-                (fuser::Session::from_fd(adapter, device.into(), acl, config)?, Some(mount))
-            }
-            false => {
-                open_device()?; // fuser's error would not name it
-                (fuser::Session::new(adapter, dir, &config)?, None)
-            }
-        };
-        let of_mount = End {
-            device: session.as_fd().try_clone_to_owned()?,
-            threads: AtomicUsize::new(options.threads),
-            aborts: mount.is_none().then(|| aborts(mounted_on(dir).ok()?.1)).flatten(),
-            unmount: Mutex::new(end_of(&mut session, mount.as_ref())),
-            has_come: AtomicBool::new(false),
-        };
-        assert!(end.set(of_mount).is_ok(), "a session is made once");
-        let notifier = session.notifier();
-        let started = Invalidator::start(move |number, what| {
-            let (offset, len) = what.offset_and_len();
-            notifier.inval_inode(INodeNo(number), offset, len)
-        })?;
-        assert!(invalidator.set(started).is_ok(), "a session is made once");
-        let invalidator = Arc::downgrade(&invalidator);
-        service.carried_by(self.name(), move |number| {
-            let mounted = invalidator.upgrade();
-            if let Some(invalidator) = mounted.as_ref().and_then(|mounted| mounted.get()) {
-                invalidator.order(number, Cached::Attributes, || ());
-            }
-        });
-        Ok(Box::new(FuserSession { session, mount, service, end }))
-    }
-}
-
-fn mount_options(options: &MountOptions) -> Vec<MountOption> {
-    let either = |condition, yes, no| if condition { yes } else { no };
-    vec![
-        MountOption::FSName(options.source.clone()),
-        // fuser keeps its own option of that name from the kernel.
-        MountOption::CUSTOM("subtype=lacuna".into()),
-        MountOption::DefaultPermissions,
-        either(options.read_only, MountOption::RO, MountOption::RW),
-        either(options.dev, MountOption::Dev, MountOption::NoDev),
-        either(options.suid, MountOption::Suid, MountOption::NoSuid),
-        either(options.exec, MountOption::Exec, MountOption::NoExec),
-    ]
-}
-
-struct FuserSession {
-    session: fuser::Session<Adapter>,
-    /// `None` where fuser mounts, by fusermount. It takes whatever it finds on the directory in the end for its own.
-    mount: Option<AbortOnDrop>,
-    service: Arc<Service>,
-    end: Arc<OnceLock<End>>,
-}
-
-impl Session for FuserSession {
-    fn unmounter(&mut self) -> Unmounter {
-        let mut unmounter = self.session.unmount_callable();
-        match self.mount.as_ref().map(|mount| mount.0.clone()) {
-            Some(mount) => Box::new(move || mount.unmount()),
-            None => Box::new(move || unmounter.unmount()),
-        }
-    }
-
-    fn serve(self: Box<Self>) -> io::Result<()> {
-        let device = self.session.as_fd().try_clone_to_owned()?;
-        // Each thread returns what its last read of the device has.
-        let served = self.session.run().or_else(|error| match Os::from_io_error(&error) {
-            Some(read) => Ok(ending(device.as_fd(), read)?),
-            None => Err(error),
-        });
-        drop(self.mount);
-        self.service.unmounted();
-        match self.end.get() {
-            Some(end) if end.has_come.load(SeqCst) => {
-                served.and(Err(io::Error::other("a thread that served it has ended")))
-            }
-            _ => served,
-        }
-    }
-}
-
-/// Ends a mount when a thread that serves it panics, or the last one could not read a request.
-struct End {
-    device: OwnedFd,
-    /// That serve, or have not served yet.
-    threads: AtomicUsize,
-    /// What ends the connection, where fuser unmounts.
-    aborts: Option<File>,
-    unmount: Mutex<Box<dyn FnMut() + Send>>,
-    has_come: AtomicBool,
-}
-
-/// Ends a mount at once where root made it; else takes it off its directory, and what is open is served by the rest.
-fn end_of(session: &mut fuser::Session<Adapter>, mount: Option<&AbortOnDrop>) -> Box<dyn FnMut() + Send> {
-    let mut unmounter = session.unmount_callable();
-    match mount.map(|mount| mount.0.clone()) {
-        Some(mount) => Box::new(move || mount.abort()),
-        None => Box::new(move || drop(unmounter.unmount())),
-    }
-}
-
-/// In each thread that serves a mount, from its first request on.
-struct Thread(Arc<OnceLock<End>>);
-
-impl Drop for Thread {
-    fn drop(&mut self) {
-        let Some(end) = self.0.get() else { return };
-        let are_left = end.threads.fetch_sub(1, SeqCst) > 1;
-        if end.has_come.load(SeqCst) || has_ended(end.device.as_fd(), A_MOMENT).unwrap_or(false) {
-            return;
-        }
-        log::error!("a thread that serves requests could not read one, and has ended");
-        if !are_left && let Some(mut aborts) = end.aborts.as_ref() {
-            let _ = aborts.write_all(b"1");
-        }
-    }
-}
-
-thread_local! {
-    static THREAD: OnceCell<Thread> = const { OnceCell::new() };
-}
-
-/// The service, to a thread that serves a request.
-struct Serving<'a>(&'a Adapter);
-
-impl Deref for Serving<'_> {
-    type Target = Service;
-
-    fn deref(&self) -> &Service {
-        &self.0.service
-    }
-}
-
-impl Drop for Serving<'_> {
-    fn drop(&mut self) {
-        if thread::panicking()
-            && let Some(end) = self.0.end.get()
-        {
-            log::error!("a thread that serves requests has ended, and the mount with it");
-            end.has_come.store(true, SeqCst);
-            (end.unmount.lock())();
-        }
-    }
-}
-
 /// Turns calls of fuser into calls of the service.
-struct Adapter {
-    service: Arc<Service>,
-    end: Arc<OnceLock<End>>,
+pub(super) struct Adapter {
+    pub(super) service: Arc<Service>,
+    pub(super) end: Arc<OnceLock<End>>,
     /// Set before the first request is served.
-    invalidator: Arc<OnceLock<Invalidator>>,
+    pub(super) invalidator: Arc<OnceLock<Invalidator>>,
     /// The umask is applied here, because a default access control list takes its place; otherwise the kernel has
     /// applied it.
-    masks: bool,
+    pub(super) masks: bool,
 }
 
 thread_local! {
@@ -293,7 +99,7 @@ impl Adapter {
     fn service(&self) -> Serving<'_> {
         // Not in the thread that mounts.
         if self.end.get().is_some() {
-            THREAD.with(|thread| _ = thread.get_or_init(|| Thread(Arc::clone(&self.end))));
+            note_thread(&self.end);
         }
         Serving(self)
     }
@@ -338,6 +144,36 @@ impl Adapter {
         match result {
             Ok(attr) => reply.entry(&self.ttl(&attr), &self.attr(&attr), generation(&attr)),
             Err(errno) => reply.error(errno.into()),
+        }
+    }
+
+    fn attributes(&self, result: Result<Attr, Errno>, reply: ReplyAttr) {
+        match result {
+            Ok(attr) => reply.attr(&self.ttl(&attr), &self.attr(&attr)),
+            Err(errno) => reply.error(errno.into()),
+        }
+    }
+}
+
+/// The service, to a thread that serves a request.
+struct Serving<'a>(&'a Adapter);
+
+impl Deref for Serving<'_> {
+    type Target = Service;
+
+    fn deref(&self) -> &Service {
+        &self.0.service
+    }
+}
+
+impl Drop for Serving<'_> {
+    fn drop(&mut self) {
+        if thread::panicking()
+            && let Some(end) = self.0.end.get()
+        {
+            log::error!("a thread that serves requests has ended, and the mount with it");
+            end.has_come.store(true, SeqCst);
+            (end.unmount.lock())();
         }
     }
 }
@@ -781,100 +617,5 @@ impl Filesystem for Adapter {
             Ok(bytes) => reply.written(bytes as u32),
             Err(errno) => reply.error(errno.into()),
         }
-    }
-}
-
-impl Adapter {
-    fn attributes(&self, result: Result<Attr, Errno>, reply: ReplyAttr) {
-        match result {
-            Ok(attr) => reply.attr(&self.ttl(&attr), &self.attr(&attr)),
-            Err(errno) => reply.error(errno.into()),
-        }
-    }
-}
-
-impl From<Errno> for fuser::Errno {
-    fn from(errno: Errno) -> fuser::Errno {
-        fuser::Errno::from_i32(errno.0)
-    }
-}
-
-fn empty(result: Result<(), Errno>, reply: ReplyEmpty) {
-    match result {
-        Ok(()) => reply.ok(),
-        Err(errno) => reply.error(errno.into()),
-    }
-}
-
-/// The protocol of extended attributes: length 0 asks for the length.
-fn sized(result: Result<Vec<u8>, Errno>, size: u32, reply: ReplyXattr) {
-    match result {
-        Ok(value) if size == 0 => reply.size(value.len() as u32),
-        Ok(value) if value.len() > size as usize => reply.error(fuser::Errno::ERANGE),
-        Ok(value) => reply.data(&value),
-        Err(errno) => reply.error(errno.into()),
-    }
-}
-
-fn caller(request: &Request) -> Caller {
-    Caller { uid: request.uid(), gid: request.gid(), umask: 0 }
-}
-
-fn generation(attr: &Attr) -> Generation {
-    Generation(attr.generation.into())
-}
-
-fn file_type(kind: FileKind) -> FileType {
-    match kind {
-        FileKind::File => FileType::RegularFile,
-        FileKind::Directory => FileType::Directory,
-        FileKind::Symlink => FileType::Symlink,
-        FileKind::Fifo => FileType::NamedPipe,
-        FileKind::Socket => FileType::Socket,
-        FileKind::CharDevice => FileType::CharDevice,
-        FileKind::BlockDevice => FileType::BlockDevice,
-    }
-}
-
-fn set_time(time: TimeOrNow) -> SetTime {
-    match time {
-        TimeOrNow::Now => SetTime::Now,
-        TimeOrNow::SpecificTime(time) => SetTime::At(timestamp(time)),
-    }
-}
-
-/// A time as the kernel sent it. For times before 1970, fuser 0.18.0 counts the nanoseconds backwards as well; this
-/// counts them forwards again, as in `struct timespec`.
-fn timestamp(time: SystemTime) -> Timestamp {
-    match time.duration_since(UNIX_EPOCH) {
-        Ok(since) => Timestamp { seconds: since.as_secs() as i64, nanoseconds: since.subsec_nanos() },
-        Err(before) => Timestamp {
-            seconds: (before.duration().as_secs() as i64).wrapping_neg(),
-            nanoseconds: before.duration().subsec_nanos(),
-        },
-    }
-}
-
-/// The time as it is; fuser gets this direction right.
-fn system_time(time: Timestamp) -> SystemTime {
-    let fraction = Duration::from_nanos(time.nanoseconds.into());
-    let whole = Duration::from_secs(time.seconds.unsigned_abs());
-    let time = if time.seconds < 0 { UNIX_EPOCH.checked_sub(whole) } else { UNIX_EPOCH.checked_add(whole) };
-    time.and_then(|time| time.checked_add(fraction)).unwrap_or(UNIX_EPOCH)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times_before_1970_survive_fuser() {
-        // 1969-12-31 23:59:58.25: seconds -2, nanoseconds 250,000,000, and what fuser makes of that.
-        let sent = UNIX_EPOCH - Duration::new(2, 250_000_000);
-        let time = timestamp(sent);
-        assert_eq!(time, Timestamp { seconds: -2, nanoseconds: 250_000_000 });
-        assert_eq!(system_time(time), UNIX_EPOCH - Duration::from_millis(1750));
-        let later = Timestamp { seconds: 5_000_000_000, nanoseconds: 1 };
-        assert_eq!(timestamp(system_time(later)), later);
     }
 }
