@@ -123,6 +123,8 @@ fn info_tells_whether_a_directory_has_atomic_writes() {
         let opened = open_vfs(&scratch.path("bare"), &VfsOptions::default()).unwrap();
         Store::open(opened.vfs(), StoreOptions::default()).unwrap().close().unwrap();
     }
+    // Nothing is known where no file without a name can be made.
+    assert_eq!(info("info /proc --json").get("atomic_writes"), None);
     // In a store every batch is atomic.
     succeed(&scratch, "format store --size 64M");
     assert_eq!(info("info store --json").get("atomic_writes"), None);
