@@ -26,6 +26,9 @@ pub(crate) struct Phases {
     /// Length of the measured request phase in seconds
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=2_592_000))]
     seconds: u64,
+    /// The measured phase goes on until so many requests were measured, however long that takes; for tests
+    #[arg(long, hide = true, default_value_t = 0)]
+    requests_min: u64,
     /// Requests before that, in seconds
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(..=2_592_000))]
     warmup: u64,
@@ -67,7 +70,7 @@ impl Phases {
             requesters: self.requesters,
             warmup: Duration::from_secs(self.warmup),
             seconds: Duration::from_secs(self.seconds),
-            requests_min: 0,
+            requests_min: self.requests_min,
             rate: self.rate,
             window: self.window.map(Duration::from_secs),
             seed: self.seed,

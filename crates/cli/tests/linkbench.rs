@@ -15,7 +15,8 @@ fn report(scratch: &Scratch) -> Value {
 fn temporary_stores_leave_nothing_behind() {
     let scratch = Scratch::new();
     scratch.distribution();
-    let table = succeed(&scratch, &format!("linkbench --size 512M {SMALL} --json out.json"));
+    let table =
+        succeed(&scratch, &format!("linkbench --size 512M {SMALL} --requests-min 200 --json out.json"));
     assert!(table.contains("page/lz4 : plain"), "{table}");
     let report = report(&scratch);
     assert_eq!(report["benchmark"], "linkbench");
@@ -69,7 +70,7 @@ fn only_what_the_mix_names_is_requested() {
     let scratch = Scratch::new();
     scratch.distribution();
     let arguments = format!("linkbench --size 512M {SMALL} --tables page --json out.json");
-    let table = succeed(&scratch, &format!("{arguments} --mix add_node=25,add_link=75"));
+    let table = succeed(&scratch, &format!("{arguments} --requests-min 200 --mix add_node=25,add_link=75"));
     assert!(table.contains("add_link, p99 us") && !table.contains("get_node"), "{table}");
     let told = report(&scratch);
     assert_eq!(told["config"]["mix"], "add_link=75,add_node=25");

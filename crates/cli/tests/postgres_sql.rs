@@ -100,7 +100,7 @@ fn the_graph_is_loaded_measured_and_survives_the_server() {
         "linkbench --postgres {} --ids 2000 --requesters 4 --distribution distribution --seed 1 --warmup 0",
         cluster.address()
     );
-    succeed(&scratch, &format!("{small} --seconds 1 --json out.json --ack-log acks"));
+    succeed(&scratch, &format!("{small} --seconds 1 --requests-min 200 --json out.json --ack-log acks"));
     let report = report(&scratch);
     let run_of = &report["runs"][0];
     assert_eq!(report["runs"].as_array().unwrap().len(), 1);
@@ -153,7 +153,10 @@ fn the_company_stays_consistent_and_survives_the_server() {
         "tpcc --postgres {} --warehouses 2 --items 300 --customers 40 --requesters 6 --seed 1 --warmup 0",
         cluster.address()
     );
-    let table = succeed(&scratch, &format!("{small} --seconds 2 --written-from status --json out.json"));
+    let table = succeed(
+        &scratch,
+        &format!("{small} --seconds 1 --requests-min 400 --written-from status --json out.json"),
+    );
     assert!(table.contains("new-orders per minute"), "{table}");
     let report = report(&scratch);
     let run_of = &report["runs"][0];

@@ -11,7 +11,10 @@ const SMALL: &str =
 #[test]
 fn all_kinds_of_tables_run_side_by_side() {
     let scratch = Scratch::new();
-    let table = succeed(&scratch, &format!("tpcc --tables plain,row,page {SMALL} --json out.json"));
+    let table = succeed(
+        &scratch,
+        &format!("tpcc --tables plain,row,page {SMALL} --requests-min 200 --json out.json"),
+    );
     assert!(table.contains("page/lz4 : plain") && table.contains("new-orders per minute"), "{table}");
     let report: Value = serde_json::from_slice(&fs::read(scratch.path("out.json")).unwrap()).unwrap();
     assert_eq!(report["benchmark"], "tpcc-style");

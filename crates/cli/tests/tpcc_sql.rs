@@ -16,7 +16,7 @@ fn tables_of_a_server_stay_consistent_and_survive_it() {
     let table = succeed(
         &scratch,
         &format!(
-            "tpcc {SMALL} --seconds 2 --warmup 0 --tables plain,row,page --innodb-algorithm zlib \
+            "tpcc {SMALL} --seconds 1 --requests-min 400 --warmup 0 --tables plain,row,page --innodb-algorithm zlib \
              --written-from process --json out.json --ack-log acks"
         ),
     );
