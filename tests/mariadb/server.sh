@@ -2,12 +2,14 @@
 # A MariaDB server of a script's own, sourced by it. Nothing of the system's is read or touched.
 #
 #   server_install DATA           makes a data directory
-#   server_start DATA [OPTION...] starts the server and waits until it answers; SERVER_PID, SERVER_SOCKET
+#   server_start DATA [OPTION...] starts the server, by SERVER_BY, and waits until it answers; SERVER_PID, SERVER_SOCKET
 #   server_stop                   lets it end in order
 #   server_query SQL              runs a statement as root
 
 SERVER_PID=
 SERVER_SOCKET=
+# A program, with its arguments, that becomes the server.
+SERVER_BY=()
 
 server_install() {
     local user=()
@@ -22,7 +24,7 @@ server_start() {
     if [ "$(id -u)" = 0 ]; then user=(--user=root); fi
     # A socket's path must be short.
     SERVER_SOCKET=$(mktemp -u "${TMPDIR:-/tmp}/lacuna.XXXXXX.sock")
-    mariadbd --no-defaults --datadir="$data" "${user[@]}" --socket="$SERVER_SOCKET" --skip-networking \
+    "${SERVER_BY[@]}" mariadbd --no-defaults --datadir="$data" "${user[@]}" --socket="$SERVER_SOCKET" --skip-networking \
         --pid-file="$data/server.pid" --log-error="$data.log" --innodb-flush-method=O_DIRECT \
         --innodb-flush-neighbors=0 --plugin-load-add=provider_lz4 "$@" 2> /dev/null &
     SERVER_PID=$!

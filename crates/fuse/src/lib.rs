@@ -2,7 +2,7 @@
 //!
 //! Three parts, each knowing nothing of those named before it:
 //!
-//! layers: complaints, innodb, latencies, mutant < counters, open_files < service < transport < fuzz
+//! layers: complaints, innodb, latencies, mutant < counters, open_files < service < claims, transport < fuzz
 //!
 //! - [`transport`] carries the kernel's requests and our answers. It is behind a trait, because there is
 //!   more than one way to talk to the kernel.
@@ -19,7 +19,11 @@
 //! the file is synced or closed, or the kernel needs the memory.
 //!
 //! Names and attributes are cached for a day: a store has one owner, so nothing changes without the kernel's knowledge.
+//!
+//! A program in the process that serves may read and write a file past the kernel ([`Claim`]), as long as nobody else has
+//! it open.
 
+mod claims;
 mod complaints;
 mod counters;
 #[cfg(feature = "fuzzing")]
@@ -36,6 +40,7 @@ mod open_files;
 mod service;
 pub mod transport;
 
+pub use claims::Claim;
 pub use counters::{Counters, CountersSnapshot};
 pub use latencies::{Kind, LATENCY_BOUNDS_US, Latencies, LatencySnapshot};
 pub use open_files::Opening;

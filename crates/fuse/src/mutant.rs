@@ -37,6 +37,16 @@ lacuna_mutants::breakable_rules! {
     AtomicIsDirect = "atomic-is-direct",
     /// And it asks again soon how much space a file takes.
     SpaceAskedAgain = "space-asked-again",
+    /// A file is read and written past the kernel only while nobody else has it open (claims invariant 1).
+    ClaimsAreSole = "claims-are-sole",
+    /// Nor while it may be mapped (claims invariant 1).
+    MappedIsNotClaimed = "mapped-is-not-claimed",
+    /// Whoever opens it waits for what is under way past the kernel (claims invariant 1).
+    ClaimsAreAwaited = "claims-are-awaited",
+    /// What is written past the kernel leaves the file as long as it is (claims invariant 2).
+    ClaimsKeepLength = "claims-keep-length",
+    /// Where files may be claimed, the kernel asks for attributes each time (claims invariant 2).
+    ClaimedAskedAgain = "claimed-asked-again",
     /// Direct writes to one file do not wait for each other.
     ParallelDirectWrites = "parallel-direct-writes",
     /// An access control list that is set by somebody outside of the group takes set-group-id away.

@@ -15,12 +15,14 @@
 //! 4. A number is among those that were asked about only while the file for which the ioctl was answered has it: a new
 //!    file with a reused number starts outside. A removed file is left out when it is closed or forgotten by the
 //!    kernel, whichever comes last.
+//! 5. The gate of a file is open only while each of its openings is direct and claimed, and none was mapped. Each change
+//!    is followed by a look, which shuts the gate once nobody is in it, or opens it; only then does the caller go on.
 //!
-//! **Locks.** One, held for a look-up or a change.
+//! **Locks.** One for all, held for a look-up or a change. Each gate is a lock as well, which is taken before that.
 //!
 //! **Crash.** Nothing here is persistent: the kernel's openings and pages end with the mount.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 
 use lacuna_nvmfs::Ino;
 use parking_lot::RwLock;
@@ -63,6 +65,9 @@ impl Opening {
     }
 }
 
+/// Whether a file may be read and written past the kernel (invariant 5); held while that is done.
+pub(crate) type Gate = RwLock<bool>;
+
 /// See the module.
 #[derive(Default)]
 pub(crate) struct OpenFiles(RwLock<HashMap<Ino, File>>);
@@ -79,6 +84,22 @@ struct File {
     may_be_stale: bool,
     /// An opening since then had the kernel drop them.
     was_dropped: bool,
+    /// Openings that are claimed.
+    claimed: u32,
+    /// One of the openings was mapped into memory, as far as known.
+    is_mapped: bool,
+    /// There once it was claimed.
+    gate: Option<Arc<Gate>>,
+}
+
+impl File {
+    /// By invariant 5.
+    fn is_claimed_alone(&self) -> bool {
+        let is_sole = self.cached == 0 && self.direct == self.claimed;
+        (is_sole || is_broken(Rule::ClaimsAreSole))
+            && (!self.is_mapped || is_broken(Rule::MappedIsNotClaimed))
+            && self.claimed > 0
+    }
 }
 
 impl OpenFiles {
@@ -93,6 +114,9 @@ impl OpenFiles {
             if file.cached > 0 {
                 (file.may_be_stale, file.was_dropped) = (true, false);
             }
+            let gate = file.gate.clone();
+            drop(files);
+            self.look(ino, gate);
             return Opening::Direct;
         }
         file.cached += 1;
@@ -108,12 +132,59 @@ impl OpenFiles {
         let count = if Opening::is_direct(handle) { &mut file.direct } else { &mut file.cached };
         *count = count.saturating_sub(1);
         file.writable = file.writable.saturating_sub(u32::from(Opening::is_writable(handle)));
+        let gate = file.gate.clone();
         if file.cached + file.direct == 0 {
             file.may_be_stale &= !file.was_dropped;
+            (file.claimed, file.is_mapped, file.gate) = (0, false, None);
             if !file.may_be_stale && !file.is_asked_about {
                 files.remove(&ino);
             }
         }
+        drop(files);
+        self.look(ino, gate);
+    }
+
+    /// Claims one of the direct openings of a file, if there is one that is not claimed, until [`OpenFiles::disclaim`].
+    pub(crate) fn claim(&self, ino: Ino) -> Option<Arc<Gate>> {
+        let mut files = self.0.write();
+        let file = files.get_mut(&ino).filter(|file| file.claimed < file.direct)?;
+        file.claimed += 1;
+        let gate = Arc::clone(file.gate.get_or_insert_default());
+        drop(files);
+        self.look(ino, Some(Arc::clone(&gate)));
+        Some(gate)
+    }
+
+    pub(crate) fn disclaim(&self, ino: Ino, gate: &Arc<Gate>) {
+        if let Some(file) = self.0.write().get_mut(&ino)
+            && file.gate.as_ref().is_some_and(|of_file| Arc::ptr_eq(of_file, gate))
+        {
+            file.claimed -= 1;
+        }
+        self.look(ino, Some(Arc::clone(gate)));
+    }
+
+    /// One of the openings of a file is going to be mapped into memory. It stays open as long as it is.
+    pub(crate) fn map(&self, ino: Ino) {
+        let mut files = self.0.write();
+        let Some(file) = files.get_mut(&ino) else { return };
+        file.is_mapped = true;
+        let gate = file.gate.clone();
+        drop(files);
+        self.look(ino, gate);
+    }
+
+    /// Opens or shuts a gate, by invariant 5.
+    fn look(&self, ino: Ino, gate: Option<Arc<Gate>>) {
+        let Some(gate) = gate else { return };
+        if is_broken(Rule::ClaimsAreAwaited) && gate.try_write().is_none() {
+            return;
+        }
+        let mut is_open = gate.write();
+        let files = self.0.read();
+        let file =
+            files.get(&ino).filter(|file| file.gate.as_ref().is_some_and(|own| Arc::ptr_eq(own, &gate)));
+        *is_open = file.is_some_and(File::is_claimed_alone);
     }
 
     /// Whether the kernel may have pages of the file, other than mapped ones, that a direct write does not change.

@@ -104,11 +104,20 @@ pub struct ServiceOptions {
     pub infer_trim: bool,
     /// Make every change durable before it is answered.
     pub sync: bool,
+    /// Programs in this process may claim files ([`Service::claim`]). The kernel then asks for the attributes of a file
+    /// each time.
+    pub claims: bool,
 }
 
 impl Default for ServiceOptions {
     fn default() -> ServiceOptions {
-        ServiceOptions { block_bytes: 65536, cache: PageCache::WriteThrough, infer_trim: true, sync: false }
+        ServiceOptions {
+            block_bytes: 65536,
+            cache: PageCache::WriteThrough,
+            infer_trim: true,
+            sync: false,
+            claims: false,
+        }
     }
 }
 
@@ -174,7 +183,7 @@ pub struct Service {
     options: ServiceOptions,
     counters: Counters,
     latencies: Latencies,
-    open_files: OpenFiles,
+    pub(crate) open_files: OpenFiles,
     carrier: OnceLock<Carrier>,
     complaints: Mutex<Complaints>,
 }
@@ -297,7 +306,7 @@ impl Service {
         !is_broken(Rule::ForgottenAwaited) && self.posix.wait_for_forgotten(FORGET_WAIT)
     }
 
-    fn ino(number: u64) -> Result<Ino> {
+    pub(crate) fn ino(number: u64) -> Result<Ino> {
         match number {
             FUSE_ROOT => Ok(Ino::ROOT),
             _ => Ino::new(number).filter(|ino| *ino != Ino::ROOT).ok_or(Os::STALE.into()),

@@ -2,6 +2,7 @@
 //!
 //! `processors.rs` is a program of its own, because its test looks at all threads of its process.
 
+mod claims;
 mod mount;
 mod mounted;
 #[cfg(feature = "mutants")]

@@ -18,8 +18,8 @@ use std::{
 use crate::mounted::{Mounted, formatted, mounted, serve, transports};
 use lacuna_device::{BatchOp, DirOptions, DirVfs, StreamHint, Vfs};
 use lacuna_ftl::{Lba, Op, Stream};
-use lacuna_fuse::{PageCache, Transport};
-use lacuna_nvmfs::{CheckDepth, Ino, Nvmfs, Options};
+use lacuna_fuse::{PageCache, ServiceOptions, Transport};
+use lacuna_nvmfs::{CheckDepth, Ino, Nvmfs, Options, posix::Caller};
 use lacuna_sim::BeforeReads;
 use rustix::{
     fs::{
@@ -122,6 +122,38 @@ fn what_is_written_back_comes_in_few_requests_and_its_space_is_known_soon() {
             assert!(fs::read(&path).unwrap() == [1; 8_192_000]);
         });
         assert!(nvmfs.check(CheckDepth::Payload).expect("checks").is_clean());
+    }
+}
+
+/// To this process, which claims it, and to whoever asks by name.
+#[test]
+fn what_is_written_past_the_kernel_shows_in_attributes() {
+    for transport in transports() {
+        let options = ServiceOptions { claims: true, ..ServiceOptions::default() };
+        let Some(mounted) = Mounted::serving(formatted(), transport, options) else { continue };
+        let claimer = Arc::clone(&mounted.service);
+        serve(mounted, &|dir, service| {
+            let path = dir.join("file");
+            let flags = OFlags::RDWR | OFlags::CREATE | OFlags::DIRECT;
+            let file = fs::File::from(openat(CWD, &path, flags, Mode::from_raw_mode(0o600)).unwrap());
+            file.set_len(65536).unwrap();
+            let found = file.metadata().unwrap();
+            assert_eq!((found.len(), found.blocks()), (65536, 0));
+            let claim =
+                claimer.claim(found.ino(), flags.bits() as i32, Caller::default()).expect("it is open");
+            let requests = service.counters().snapshot().writes;
+            assert_eq!(claim.write(16384, &[7; 16384]), Some(Ok(16384)));
+            assert_eq!(service.counters().snapshot().writes, requests + 1, "the kernel wrote as well");
+            for now in [file.metadata().unwrap(), fs::metadata(&path).unwrap()] {
+                assert!(now.modified().unwrap() > found.modified().unwrap());
+                assert_eq!((now.len(), now.blocks()), (65536, 32));
+            }
+            // Through the kernel there is nothing else to be seen.
+            let mut page = [0; 16384];
+            file.read_exact_at(&mut page, 16384).unwrap();
+            assert_eq!(page, [7; 16384]);
+            drop(claim);
+        });
     }
 }
 

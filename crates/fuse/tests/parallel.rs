@@ -19,14 +19,14 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const PAGE: usize = 4096;
 
 /// A device in memory whose syncs can be held up.
-struct Gated {
+pub(crate) struct Gated {
     inner: MemDevice,
     is_shut: Mutex<bool>,
     opened: Condvar,
 }
 
 impl Gated {
-    fn formatted() -> Arc<Gated> {
+    pub(crate) fn formatted() -> Arc<Gated> {
         let inner = MemDevice::new(128 << 20);
         let gated = Arc::new(Gated { inner, is_shut: Mutex::new(false), opened: Condvar::new() });
         let device: Arc<dyn BlockDevice> = gated.clone();
@@ -35,13 +35,13 @@ impl Gated {
     }
 
     /// Holds all syncs up until the answer is dropped.
-    fn shut(&self) -> Shut<'_> {
+    pub(crate) fn shut(&self) -> Shut<'_> {
         *self.is_shut.lock() = true;
         Shut(self)
     }
 }
 
-struct Shut<'a>(&'a Gated);
+pub(crate) struct Shut<'a>(&'a Gated);
 
 impl Drop for Shut<'_> {
     fn drop(&mut self) {

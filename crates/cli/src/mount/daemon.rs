@@ -22,7 +22,7 @@ pub(super) const READY: &str = "mounted\n";
 pub(super) fn start(arguments: &Arguments) -> Result<()> {
     let program = std::env::current_exe().context("this program's own file")?;
     let mut child = Command::new(program)
-        .arg("mount")
+        .args(["mount", "--background-process"])
         .args(keys::is_given().then_some("--key-fd=0"))
         .args(command_line(arguments))
         .stdin(if keys::is_given() { Stdio::piped() } else { Stdio::null() })
@@ -71,9 +71,9 @@ fn end_with_this(background: Arc<Mutex<Option<Child>>>) {
     });
 }
 
-/// The arguments again, for the background process.
-fn command_line(arguments: &Arguments) -> Vec<OsString> {
-    let mut line: Vec<OsString> = vec!["--background-process".into()];
+/// The arguments again, for the process that serves the mount.
+pub(super) fn command_line(arguments: &Arguments) -> Vec<OsString> {
+    let mut line: Vec<OsString> = Vec::new();
     let Arguments {
         read_only,
         allow_other,
@@ -178,11 +178,10 @@ mod tests {
                 text if text.starts_with('-') && at + 2 >= given.len() => format!("./{text}"),
                 text => text.to_owned(),
             });
-            let mut arguments = CommandLine::parse_from(given).mount;
+            let arguments = CommandLine::parse_from(given).mount;
             let again = CommandLine::parse_from(
                 std::iter::once(OsString::from("lacuna")).chain(command_line(&arguments)),
             );
-            arguments.background_process = true;
             assert_eq!(again.mount, arguments);
         }
     }

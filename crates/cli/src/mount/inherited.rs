@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 const DESCRIPTORS: &str = "/proc/self/fd";
 
 /// Closes all descriptors but standard input, output and error. Called before this process has opened any of its own.
-pub(super) fn close_all() -> Result<()> {
+pub(crate) fn close_all() -> Result<()> {
     let listed = fs::read_dir(DESCRIPTORS).context(DESCRIPTORS)?;
     let names: Vec<_> = listed.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect();
     for descriptor in names.iter().filter_map(|name| name.parse::<i32>().ok()).filter(|number| *number > 2) {

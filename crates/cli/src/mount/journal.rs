@@ -33,7 +33,7 @@ pub(crate) fn install() {
 }
 
 /// Sends all further messages to the system's log.
-pub(super) fn detach() {
+pub(crate) fn detach() {
     JOURNAL.detached.store(true, Ordering::Relaxed);
 }
 

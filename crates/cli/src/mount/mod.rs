@@ -2,12 +2,14 @@
 //!
 //! Without `--foreground` the program starts itself again as the process that serves the mount, and waits on a pipe
 //! until that process reports that the mount is ready, or dies with a reason. So the caller's exit code is reliable,
-//! and no process forks with threads running.
+//! and no process forks with threads running. A program that was started by `lacuna run` serves its mount itself: it hosts
+//! the store.
 
 mod daemon;
 mod flusher;
 mod heap;
 mod helper;
+mod host;
 mod inherited;
 mod journal;
 mod map_memory;
@@ -24,6 +26,7 @@ mod watch;
 mod worker;
 
 use std::{
+    ffi::OsString,
     path::{Path, PathBuf},
     process::Command,
     time::Duration,
@@ -45,7 +48,10 @@ use crate::{
     size::Size,
 };
 pub(crate) use helper::{arguments_of_helper, arguments_of_unmounter, is_helper, is_unmounter};
-pub(crate) use journal::install as install_log;
+pub use host::Hosting;
+pub(crate) use host::host;
+pub(crate) use inherited::close_all as close_inherited;
+pub(crate) use journal::{detach as log_to_system, install as install_log};
 pub(crate) use remount::{RemountArguments, remount};
 
 /// The transport of the kernel's requests.
@@ -91,9 +97,9 @@ enum Atime {
 #[derive(Args, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Arguments {
     /// A store file or a block device
-    store: PathBuf,
+    pub(crate) store: PathBuf,
     /// The directory to mount it on
-    dir: PathBuf,
+    pub(crate) dir: PathBuf,
     /// Serve from this process instead of a background one
     #[arg(long)]
     foreground: bool,
@@ -188,6 +194,34 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    let arguments = checked(arguments)?;
+    if arguments.foreground || arguments.background_process {
+        return serve::run(&arguments);
+    }
+    keys::ask_ahead(&arguments.store)?;
+    let hidden = mounts::mounted_on(&arguments.dir);
+    daemon::start(&arguments)?;
+    if let Ok(Some(hidden)) = hidden {
+        let dir = arguments.dir.display();
+        complain(&format!(
+            "{dir}: {} is mounted there too, and hidden by this mount",
+            hidden.store.display()
+        ));
+    }
+    Ok(())
+}
+
+/// The words of a command line `lacuna mount`, for a program that serves the mount itself; `key` is a descriptor with the
+/// key.
+pub(crate) fn words_for_host(arguments: &Arguments, key: Option<i32>) -> Vec<OsString> {
+    let mut words = vec!["lacuna".into(), "mount".into()];
+    words.extend(key.map(|descriptor| format!("--key-fd={descriptor}").into()));
+    words.extend(daemon::command_line(arguments));
+    words
+}
+
+/// The same arguments with absolute paths, if they make sense; switches FUSE over io_uring on if they do not forbid it.
+pub(crate) fn checked(arguments: &Arguments) -> Result<Arguments> {
     let mut arguments = arguments.clone();
     if is_dead(&arguments.dir) {
         let dir = arguments.dir.display();
@@ -214,20 +248,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     if !arguments.background_process && !arguments.no_enable_uring && arguments.transport != Carrier::Fuser {
         rings::turn_on();
     }
-    if arguments.foreground || arguments.background_process {
-        return serve::run(&arguments);
-    }
-    keys::ask_ahead(&arguments.store)?;
-    let hidden = mounts::mounted_on(&arguments.dir);
-    daemon::start(&arguments)?;
-    if let Ok(Some(hidden)) = hidden {
-        let dir = arguments.dir.display();
-        complain(&format!(
-            "{dir}: {} is mounted there too, and hidden by this mount",
-            hidden.store.display()
-        ));
-    }
-    Ok(())
+    Ok(arguments)
 }
 
 fn absolute(path: &Path) -> Result<PathBuf> {
@@ -380,6 +401,18 @@ fn unmount_as_user(dir: &Path, lazy: bool) -> Result<()> {
         _ if output.status.success() => Ok(()),
         busy if busy.ends_with("Device or resource busy") => bail!("{IN_USE}"),
         other => bail!("{other}"),
+    }
+}
+
+/// Unmounts everywhere the file system of `store` with this number, whose process is to end or has ended: requests that
+/// wait for an answer fail.
+pub(crate) fn force_unmount(store: &Path, device: &str) {
+    let is_it = |mount: &Mounted| mount.device == device && mount.store == store;
+    for mount in mounts::all().unwrap_or_default().into_iter().filter(is_it) {
+        if rustix::mount::unmount(&mount.dir, UnmountFlags::empty()).is_err() {
+            let _ = rustix::mount::unmount(&mount.dir, UnmountFlags::FORCE | UnmountFlags::DETACH);
+        }
+        utab::forget(&mount.dir);
     }
 }
 

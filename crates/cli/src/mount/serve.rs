@@ -34,8 +34,8 @@ use signal_hook::{
 };
 
 use super::{
-    Arguments, Atime, Cache, Carrier, daemon, detach, flusher, inherited, is_dead, journal, map_memory,
-    name_of, patience::Patience, recompress, remounts::Remounts, reserve, threads, utab, watch,
+    Arguments, Atime, Cache, Carrier, daemon, detach, flusher, host::Hosting, inherited, is_dead, journal,
+    map_memory, name_of, patience::Patience, recompress, remounts::Remounts, reserve, threads, utab, watch,
 };
 use crate::{
     control,
@@ -55,7 +55,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Mounts, serves until the file system is unmounted or a signal ends it, and closes the store.
 pub(super) fn run(arguments: &Arguments) -> Result<()> {
-    let outcome = serve(arguments);
+    let outcome = serve(arguments, None);
     if let Err(error) = &outcome
         && journal::is_detached()
     {
@@ -65,7 +65,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
     outcome
 }
 
-fn serve(arguments: &Arguments) -> Result<()> {
+/// What [`run`] does; hosted by another program, whose signals and directory are its own, until that is to end.
+pub(super) fn serve(arguments: &Arguments, host: Option<&Arc<dyn Hosting>>) -> Result<()> {
     // After a broken invariant in one thread the others must not go on writing. Acknowledged writes are safe.
     panic::set_hook(Box::new(|info| {
         log::error!("stopped: {info}");
@@ -88,14 +89,14 @@ fn serve(arguments: &Arguments) -> Result<()> {
         }
     }
     // From here on a signal waits until the mount is ready, so that it cannot leave half of one behind.
-    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
+    let signals = host.is_none().then(|| Signals::new([SIGTERM, SIGINT, SIGHUP])).transpose()?;
     let name = arguments.store.display().to_string();
     let map_memory = match arguments.map_memory {
         Some(size) => size.0,
         None => map_memory::default_for(size_bytes(&arguments.store)?),
     };
     let fs = open(arguments, map_memory)?;
-    let service = Arc::new(Service::new(Arc::clone(&fs), service_options(arguments)));
+    let service = Arc::new(Service::new(Arc::clone(&fs), service_options(arguments, host.is_some())));
     let ended = Arc::new(Ended::default());
     // Threads that may outlive the mount must not keep the store locked: it is taken from them at the end.
     let of_threads = Arc::new(Mutex::new(None));
@@ -139,10 +140,18 @@ fn serve(arguments: &Arguments) -> Result<()> {
     let served_by = Arc::clone(&of_threads);
     let patience = Patience::new(&fs, arguments, &ended);
     let on_end = patience.clone();
+    let of_host = host.cloned();
     thread::Builder::new().name("signals".into()).spawn(move || {
-        for _ in signals.forever() {
+        if let Some(host) = of_host {
+            host.until_end();
             patience.runs_out();
-            stop(&dir, &store, &mut unmounter, &served_by);
+            host.unmount();
+        }
+        if let Some(mut signals) = signals {
+            for _ in signals.forever() {
+                patience.runs_out();
+                stop(&dir, &store, &mut unmounter, &served_by);
+            }
         }
     })?;
     utab::note(&arguments.store, &arguments.dir);
@@ -151,7 +160,11 @@ fn serve(arguments: &Arguments) -> Result<()> {
         (Ok(listener), Ok(Some(mount))) => listener.also_for(&mount),
         _ => Ok(()), // it was moved or unmounted
     };
-    announce(arguments)?;
+    match (host, mounts::mounted_on(&arguments.dir)?) {
+        (Some(host), Some(mount)) => host.mounted(&service, &mount.device),
+        (Some(_), None) => bail!("{}: unmounted at once", arguments.dir.display()),
+        (None, _) => announce(arguments)?,
+    }
     if let Err(error) = &listener {
         log::warn!("{name}: no control socket, so info, check and metrics cannot ask this mount: {error}");
     }
@@ -161,6 +174,11 @@ fn serve(arguments: &Arguments) -> Result<()> {
     log::info!("{name}: mounted on {}", arguments.dir.display());
     let served = session.serve();
     on_end.runs_out();
+    let served = match host {
+        // It ended the connection itself.
+        Some(host) if host.unmounted() => Ok(()),
+        _ => served,
+    };
     drop((recompressor, flusher, watch, of_threads.lock().expect("nobody panics and goes on").take()));
     if served.is_err() {
         detach_dead(&arguments.dir, &arguments.store);
@@ -268,7 +286,7 @@ fn is_closing(store: &Path) -> Result<bool> {
     Ok(control::has_owner(store) && control::mount_of(store)?.is_none())
 }
 
-fn service_options(arguments: &Arguments) -> ServiceOptions {
+fn service_options(arguments: &Arguments, claims: bool) -> ServiceOptions {
     ServiceOptions {
         block_bytes: arguments.blksize,
         cache: match arguments.cache {
@@ -278,6 +296,7 @@ fn service_options(arguments: &Arguments) -> ServiceOptions {
         },
         infer_trim: !arguments.no_infer_trim,
         sync: arguments.sync,
+        claims,
     }
 }
 

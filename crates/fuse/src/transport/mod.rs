@@ -10,7 +10,7 @@ use std::{io, path::Path, sync::Arc, time::Duration};
 use lacuna_nvmfs::posix::{Attr, FileKind};
 
 use crate::{
-    PageCache, Service,
+    PageCache, Service, ServiceOptions,
     mutant::{Rule, is_broken},
 };
 
@@ -44,11 +44,13 @@ fn ttl(attr: &Attr) -> Duration {
 }
 
 /// How long the kernel may cache the attributes of an inode, as against its name.
-fn ttl_of_attr(attr: &Attr, cache: PageCache) -> Duration {
-    let grows_unseen = cache == PageCache::WriteBack && attr.kind == FileKind::File;
-    match grows_unseen && !is_broken(Rule::SpaceAskedAgain) {
-        true => ttl(attr).min(WRITTEN_BACK_TTL),
-        false => ttl(attr),
+fn ttl_of_attr(attr: &Attr, options: &ServiceOptions) -> Duration {
+    let is_file = attr.kind == FileKind::File;
+    let grows_unseen = options.cache == PageCache::WriteBack && !is_broken(Rule::SpaceAskedAgain);
+    match () {
+        () if is_file && options.claims && !is_broken(Rule::ClaimedAskedAgain) => Duration::ZERO,
+        () if is_file && grows_unseen => ttl(attr).min(WRITTEN_BACK_TTL),
+        () => ttl(attr),
     }
 }
 

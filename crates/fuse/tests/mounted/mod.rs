@@ -27,7 +27,7 @@ impl Mounted {
 
     /// The same for an existing store.
     pub(crate) fn of(device: Arc<dyn BlockDevice>, transport: &dyn Transport) -> Option<Mounted> {
-        Mounted::caching(device, transport, PageCache::WriteThrough)
+        Mounted::serving(device, transport, ServiceOptions::default())
     }
 
     /// The same with another page cache.
@@ -36,9 +36,17 @@ impl Mounted {
         transport: &dyn Transport,
         cache: PageCache,
     ) -> Option<Mounted> {
+        Mounted::serving(device, transport, ServiceOptions { cache, ..ServiceOptions::default() })
+    }
+
+    /// The same served in another way.
+    pub(crate) fn serving(
+        device: Arc<dyn BlockDevice>,
+        transport: &dyn Transport,
+        options: ServiceOptions,
+    ) -> Option<Mounted> {
         let fs = Arc::new(Nvmfs::open(Arc::clone(&device), Options::default()).expect("opens"));
-        let service =
-            Arc::new(Service::new(Arc::clone(&fs), ServiceOptions { cache, ..ServiceOptions::default() }));
+        let service = Arc::new(Service::new(Arc::clone(&fs), options));
         let dir = tempfile::tempdir().expect("temporary directory");
         // Other users get access where that needs no permission.
         let allow_other = geteuid().is_root();

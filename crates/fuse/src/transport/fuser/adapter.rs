@@ -127,7 +127,7 @@ impl Adapter {
 
     /// How long the kernel may cache an inode and its name: fuser has one time for both.
     fn ttl(&self, attr: &Attr) -> Duration {
-        ttl_of_attr(attr, self.service().options().cache)
+        ttl_of_attr(attr, self.service().options())
     }
 
     /// As [`Adapter::ttl`], for the inode that a name stands for.

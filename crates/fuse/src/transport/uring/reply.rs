@@ -158,7 +158,7 @@ pub(super) fn entry(found: &Attr, options: &ServiceOptions) -> wire::EntryOut {
         nodeid: Service::number(found.ino),
         generation: found.generation.into(),
         entry_valid: ttl(found).as_secs(),
-        attr_valid: ttl_of_attr(found, options.cache).as_secs(),
+        attr_valid: ttl_of_attr(found, options).as_secs(),
         entry_valid_nsec: 0,
         attr_valid_nsec: 0,
         attr: attr(found, options.block_bytes),
@@ -175,7 +175,7 @@ pub(super) fn statx(found: &Attr, options: &ServiceOptions) -> wire::StatxOut {
     let time = |Timestamp { seconds, nanoseconds }| wire::StatxTime { seconds, nanoseconds, _reserved: 0 };
     let attr = attr(found, options.block_bytes);
     wire::StatxOut {
-        attr_valid: ttl_of_attr(found, options.cache).as_secs(),
+        attr_valid: ttl_of_attr(found, options).as_secs(),
         mask: wire::STATX_MASK,
         blksize: attr.blksize,
         nlink: attr.nlink,
@@ -198,7 +198,7 @@ pub(super) fn statx(found: &Attr, options: &ServiceOptions) -> wire::StatxOut {
 
 pub(super) fn attr_out(found: &Attr, options: &ServiceOptions) -> wire::AttrOut {
     wire::AttrOut {
-        attr_valid: ttl_of_attr(found, options.cache).as_secs(),
+        attr_valid: ttl_of_attr(found, options).as_secs(),
         attr_valid_nsec: 0,
         _dummy: 0,
         attr: attr(found, options.block_bytes),
