@@ -73,7 +73,13 @@ class Compared:
 
     def map(self):
         if len(self.maps) < 2:
-            self.maps.append(mmap.mmap(self.any(), PAGE * 8))
+            held = mmap.mmap(self.any(), PAGE * 8)
+            self.maps.append(held)
+            before = held[:]  # so that there are pages of it
+            data = self.choose.randbytes(PAGE)
+            assert os.pwrite(self.any(), data, 0) == PAGE
+            self.bytes[:PAGE] = data
+            assert held[:] == data + before[PAGE:], "a page in memory is old"
         else:
             self.maps.pop(self.choose.randrange(2)).close()
 
@@ -90,8 +96,15 @@ class Compared:
         self.bytes[at : at + count] = bytes(count)
 
     def open(self):
-        flags = self.choose.choice([DIRECT, DIRECT, DIRECT | os.O_DSYNC, os.O_RDWR])
-        self.descriptors.append(os.open(self.path, flags))
+        self.descriptors.append(os.open(self.path, self.choose.choice([DIRECT, DIRECT | os.O_DSYNC])))
+
+    def open_anew(self):
+        """Once nobody has it open, or mapped, nothing speaks against claims any more."""
+        while self.maps:
+            self.maps.pop().close()
+        while self.descriptors:
+            os.close(self.descriptors.pop())
+        self.open()
 
     def close(self):
         if len(self.descriptors) > 1:
@@ -113,11 +126,11 @@ class Compared:
             os.close(mine)
             os.close(other)
         else:
-            with os.fdopen(other, "r+b", buffering=0) as file:
-                file.seek(7)
-                file.write(b"stream")
-            again = os.open(self.path, DIRECT)  # by the same number
-            self.descriptors.append(again)
+            libc = ctypes.CDLL(None)
+            libc.fdopen.restype = ctypes.c_void_p
+            assert libc.fclose(ctypes.c_void_p(libc.fdopen(other, b"r+"))) == 0
+            with open("/etc/passwd", "rb") as file:  # by the same number
+                assert file.fileno() == other and os.pread(other, 4, 0) == b"root"
 
     def fork(self):
         at, count = self.range()
@@ -125,6 +138,10 @@ class Compared:
         child = os.fork()
         if child == 0:
             ok = os.pwrite(self.descriptors[0], data, at) == count
+            pipes = [os.pipe() for _ in range(40)]  # also by numbers that the parent's mount has
+            if os.fork() == 0:
+                os._exit(0 if all(os.write(to, b"x") == 1 for _, to in pipes) else 1)
+            ok = ok and os.wait()[1] == 0
             os.closerange(3, 500)
             os._exit(0 if ok else 1)
         assert os.waitpid(child, 0)[1] == 0
@@ -160,7 +177,7 @@ def compare(directory, seed, steps):
     choose = random.Random(int(seed))
     file = Compared(os.path.join(directory, f"compared-{seed}"), choose)
     rare = [file.write_anew, file.append, file.write_mapped, file.map, file.truncate, file.punch, file.open,
-            file.close, file.copy_descriptor, file.fork, file.sync]
+            file.open_anew, file.close, file.copy_descriptor, file.fork, file.sync]
     for step in range(int(steps)):
         act = choose.choice([file.write, file.write, file.look, file.look, file.look, *rare])
         try:

@@ -103,6 +103,7 @@ refused() {
 printf '#!/no/such\n' >"$WORK/script"
 chmod +x "$WORK/script"
 refused "no such program" "$store" "$mnt" -- no-such-program-anywhere
+refused "cache=writeback" --cache=writeback "$store" "$mnt" -- true
 refused "No such file" "$store" "$mnt" -- "$WORK/script"
 refused "set-user-id" "$store" "$mnt" -- su
 refused "not a Lacuna store" "$WORK/script" "$mnt" -- true

@@ -68,6 +68,7 @@ use signal_hook::consts::SIGXFSZ;
 
 pub use mount::Hosting;
 pub(crate) use output::{complain, note, say, say_done};
+pub use run::start_of;
 
 #[derive(Parser)]
 #[command(name = "lacuna", version, about = "A flash-native storage stack", max_term_width = 100)]

@@ -249,13 +249,15 @@ static START: extern "C" fn() = start;
 /// Mounts if `lacuna run` started this process; if that fails there is no program to run.
 extern "C" fn start() {
     let Some(numbers) = env::var_os(VARIABLE) else { return };
-    let numbers: Vec<i32> =
+    let numbers: Vec<u64> =
         numbers.to_string_lossy().split(' ').filter_map(|number| number.parse().ok()).collect();
     // SAFETY: it has no conditions.
     let own = unsafe { libc::getpid() };
-    let [words, guard, process] = numbers[..] else { return };
-    if process == own
-        && let Err(error) = mount(words, guard, own)
+    let [words, guard, process, started] = numbers[..] else { return };
+    // A later process may have the number.
+    if i32::try_from(process) == Ok(own)
+        && lacuna_cli::start_of(own) == Some(started)
+        && let Err(error) = mount(words as RawFd, guard as RawFd, own)
     {
         eprintln!("lacuna: {error}");
         // SAFETY: it does not return.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use lacuna_fuse::Service;
 
-use super::{Arguments, Carrier, checked, serve};
+use super::{Arguments, Cache, Carrier, checked, serve};
 
 /// The program that serves a mount.
 pub trait Hosting: Send + Sync {
@@ -24,6 +24,11 @@ pub trait Hosting: Send + Sync {
 }
 
 impl Arguments {
+    /// Whether the kernel is to write back.
+    pub(crate) fn is_written_back(&self) -> bool {
+        self.cache == Cache::Writeback
+    }
+
     /// The same, where another program serves. Over io_uring only if that is asked for: a kernel may wait for ever for a
     /// process that is killed while it serves a mount that way, and that would be the program.
     pub(crate) fn hosted(mut self) -> Arguments {

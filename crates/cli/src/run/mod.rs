@@ -34,7 +34,8 @@ use rustix::{
 
 use crate::{keys, mount};
 
-/// Tells the library what it is to do: the descriptors of the words and of the guard, and the process that is meant.
+/// Tells the library what it is to do: the descriptors of the words and of the guard, and which process is meant, by its
+/// number and start.
 const VARIABLE: &str = "LACUNA_RUN";
 /// The library that is put into programs.
 const LIBRARY: &str = "liblacuna_preload.so";
@@ -64,6 +65,11 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<()> {
             "files are limited to {most} bytes (ulimit -f): writes beyond in the store would end the program"
         );
     }
+    if arguments.mount.is_written_back() {
+        bail!(
+            "cache=writeback leaves times of files to the kernel, which would not know of the program's own writes: choose another"
+        );
+    }
     let mount = mount::checked(&arguments.mount.clone().hosted())?;
     if crate::is_mounted(&mount.store, &mount.dir) {
         bail!("{}: mounted already; its files can be used there", mount.dir.display());
@@ -77,7 +83,9 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<()> {
     for descriptor in [Some(&words), Some(&to_write), key.as_ref()].into_iter().flatten() {
         rustix::io::fcntl_setfd(descriptor, FdFlags::empty())?;
     }
-    let numbers = format!("{} {} {}", words.as_raw_fd(), to_write.as_raw_fd(), std::process::id());
+    let own = std::process::id();
+    let started = start_of(own as i32).context("/proc/self/stat")?;
+    let numbers = format!("{} {} {own} {started}", words.as_raw_fd(), to_write.as_raw_fd());
     let error = Command::new(&program)
         .arg0(&arguments.program[0])
         .args(&arguments.program[1..])
@@ -85,6 +93,13 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<()> {
         .env(PRELOAD, preloaded(&library))
         .exec();
     Err(error).with_context(|| program.display().to_string())
+}
+
+/// When a process started, in ticks since the machine did.
+pub fn start_of(process: i32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    // The name of the program before may have anything in it.
+    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
 }
 
 /// The library beside this program, or where packages put libraries.
