@@ -19,8 +19,8 @@ enum Change {
     Compressible,
     /// The same, and the table, whose pages were plain, is compressed from then on.
     Packed,
-    /// The table is plain from then on, whose pages were compressed.
-    Touched,
+    /// The table, whose pages were compressed, is written in this way from then on.
+    Touched(TableKind),
 }
 
 /// Keys of all records, spread over the whole table.
@@ -32,7 +32,11 @@ fn value(number: u64, change: Change) -> Vec<u8> {
     let mut rng = SeededRng::new(number);
     let mut value = vec![b'a'; VALUE_BYTES];
     match change {
-        Change::Touched => value.chunks_mut(16).for_each(|some| rng.fill(&mut some[..1])),
+        Change::Touched(TableKind::Plain) => value.chunks_mut(16).for_each(|some| rng.fill(&mut some[..1])),
+        Change::Touched(_) => {
+            rng.fill(&mut value);
+            value.iter_mut().for_each(|byte| *byte = b'a' + *byte % 8);
+        }
         _ => rng.fill(&mut value),
     }
     value
@@ -42,7 +46,7 @@ fn changed(number: u64, change: Change) -> Vec<u8> {
     match change {
         Change::Shorter => vec![b's'; 20],
         Change::Compressible | Change::Packed => vec![b'c'; VALUE_BYTES],
-        Change::Touched => {
+        Change::Touched(_) => {
             let mut value = value(number, change);
             value[..8].copy_from_slice(&[b't'; 8]);
             value
@@ -82,7 +86,7 @@ fn content(store: &Store, table: &Table) -> u64 {
 
 fn rolls_back_when_full(kind: TableOptions, change: Change, background: bool) {
     let (device_bytes, records) =
-        if change == Change::Touched { (64 << 20, 45_000) } else { (112 << 20, 16_000) };
+        if matches!(change, Change::Touched(_)) { (64 << 20, 45_000) } else { (112 << 20, 16_000) };
     let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new(device_bytes));
     Nvmfs::format(device.clone(), &FormatOptions::default()).expect("format");
     let mut run = Options::default();
@@ -103,7 +107,7 @@ fn rolls_back_when_full(kind: TableOptions, change: Change, background: bool) {
     let running = put_all(&store, &table, 0..records, |number| changed(number, change)).expect("space");
     store.checkpoint().expect("checkpoint");
     match change {
-        Change::Touched => store.alter_table("t", TableKind::Plain).expect("alter"),
+        Change::Touched(kind) => store.alter_table("t", kind).expect("alter"),
         Change::Packed => {
             store.alter_table("t", TableOptions::compressed(Algorithm::Lz4).kind).expect("alter");
             store.optimize("t", |_| ControlFlow::Continue(())).expect("optimize");
@@ -122,7 +126,7 @@ fn rolls_back_when_full(kind: TableOptions, change: Change, background: bool) {
     store.checkpoint().expect("checkpoint");
     running.rollback().expect("there is space for a rollback");
     store.checkpoint().expect("checkpoint");
-    if change != Change::Touched {
+    if !matches!(change, Change::Touched(_)) {
         others(end).expect("what was reserved for the rollback is not any more");
         end += 20;
     }
@@ -184,6 +188,14 @@ fn a_rollback_brings_back_what_was_compressed_meanwhile() {
 
 #[test]
 fn a_rollback_writes_no_page_longer_than_before_while_space_is_short() {
-    rolls_back_when_full(TableOptions::compressed(Algorithm::Lz4), Change::Touched, false);
-    rolls_back_when_full(TableOptions::compressed(Algorithm::Lz4), Change::Touched, true);
+    rolls_back_when_full(TableOptions::compressed(Algorithm::Lz4), Change::Touched(TableKind::Plain), false);
+    rolls_back_when_full(TableOptions::compressed(Algorithm::Lz4), Change::Touched(TableKind::Plain), true);
+}
+
+/// By a level at which zstd codes no single bytes.
+#[test]
+fn a_rollback_writes_no_page_by_a_lower_level_while_space_is_short() {
+    let zstd = |level| TableKind::PageCompressed { algorithm: Algorithm::Zstd, level };
+    let kind = TableOptions { kind: zstd(3), ..TableOptions::default() };
+    rolls_back_when_full(kind, Change::Touched(zstd(-7)), false);
 }

@@ -22,8 +22,8 @@
 //!
 //! What rollbacks may need again ([`Owed`](super::Owed)) counts as taken, for new records, rewriting and deletes alike;
 //! only rows of the catalog ignore it. While there is not plenty, an
-//! image that would be longer than the one before it keeps the algorithm of that: of a table that was compressed
-//! once, all would grow otherwise.
+//! image that would be longer than the one before it keeps the algorithm of that, and by a higher level if need be: of a
+//! table that was compressed once, or better, all would grow otherwise.
 //!
 //! Dirty pages are limited to what a recovery can read in time as well ([`StoreOptions::replay_time`]).
 

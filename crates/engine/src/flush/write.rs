@@ -311,7 +311,8 @@ impl Writer {
     }
 
     /// Makes the image of the copied page anew by the algorithm of the one on the device, and packed, where `codec` made
-    /// one of so many bytes by another; the shorter one stays.
+    /// a longer one, of so many bytes; the shortest one stays. No image tells its level. The greatest one takes long, so it
+    /// is left to images that would become longer by more than an eighth.
     fn encode_as_before(
         &mut self,
         frame: &Frame,
@@ -324,13 +325,34 @@ impl Writer {
         let offset = space.offset(frame.id().page);
         let Ok(()) = space.file().read_at(offset, &mut header) else { return made };
         let Ok((algorithm, _)) = lacuna_page::image_form(&header) else { return made };
-        if algorithm == codec.algorithm && self.packs || !algorithm.is_built_in() {
+        if !algorithm.is_built_in() {
             return made;
         }
+        let before = frame.image_bytes().next_multiple_of(SECTOR);
+        let of_table = if algorithm == codec.algorithm { codec } else { Codec::fast(algorithm) };
+        let greatest = Codec { algorithm, level: *algorithm.levels().end() };
         let packs = std::mem::replace(&mut self.packs, true);
-        let again = self.encode(space, Codec { algorithm, level: 0 }, start);
+        // The last one is in the buffer.
+        let (mut best, mut last) = ((made, codec, packs), (codec, packs));
+        for (codec, enough) in
+            [(of_table, before), (Codec::fast(algorithm), before), (greatest, before / 8 * 9)]
+        {
+            if best.0.0 <= enough || last == (codec, true) {
+                continue;
+            }
+            last = (codec, true);
+            let again = self.encode(space, codec, start);
+            if again.0 < best.0.0 {
+                best = (again, codec, true);
+            }
+        }
+        let (made, codec, packed) = best;
+        if last != (codec, packed) {
+            self.packs = packed;
+            self.encode(space, codec, start);
+        }
         self.packs = packs;
-        if again.0 < made.0 { again } else { self.encode(space, codec, start) }
+        made
     }
 
     /// Whether the new image of an unchanged page would differ from the one on the device. The page must not be written
