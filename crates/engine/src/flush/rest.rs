@@ -111,7 +111,9 @@ impl Flusher {
             return None;
         }
         let space = adaptive.iter().find(|space| space.id() >= state.table).unwrap_or(&adaptive[0]);
-        if !self.has_space_to_rewrite((JOB_PAGES * space.page_bytes()) as u64) {
+        let has_space = || self.has_space_to_rewrite((JOB_PAGES * space.page_bytes()) as u64);
+        // While nobody writes, nobody else measures in a store without threads.
+        if !has_space() && (self.measure_capacity().is_err() || !has_space()) {
             return None;
         }
         if space.id() != state.table {
