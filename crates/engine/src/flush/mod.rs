@@ -180,7 +180,7 @@ impl Flusher {
 
     /// Whether the table may be one whose key is lost: as long as replay does not know the catalog. Its pages are not
     /// written, since nobody can encrypt them.
-    fn may_lack_key(&self, space: &Space) -> bool {
+    pub(crate) fn may_lack_key(&self, space: &Space) -> bool {
         let is_known = space.is_known() || is_broken(Rule::KeysKnown);
         !is_known && space.cipher().is_none() && self.spaces.keys().is_some()
     }

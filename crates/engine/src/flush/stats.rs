@@ -28,6 +28,8 @@ pub struct FlushStats {
     pub refused_atomic_writes: u64,
     /// Bytes written to the doublewrite file.
     pub doublewrite_bytes: u64,
+    /// Times that pages which are due were looked for.
+    pub rounds: u64,
     /// Times a writer waited for the log or the pool.
     pub throttled: u64,
     /// Checkpoints.

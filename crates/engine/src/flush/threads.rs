@@ -55,6 +55,7 @@ impl Flusher {
     /// Pages that should be flushed now: pages that eviction wants, pages whose changes keep too much log,
     /// and the oldest ones when too many are dirty.
     pub(super) fn due_work(&self) -> Vec<Work> {
+        self.stats.lock().rounds += 1;
         let next = self.pager.log().next();
         let mut all = self.jobs(self.pager.pool().take_wanted(), next, Cause::Eviction);
         if let Some(before) = self.log_needs_flushed() {

@@ -34,7 +34,7 @@ use crate::{
     recovery::{Parts, RecoveryStats, bad_log},
     space::corrupt,
     sync::Mutex,
-    types::{Error, Lsn, PageId, Result},
+    types::{Error, Lsn, PageId, Result, TableId},
     wal::{
         LogReader, LogRecord,
         page_writes::{self, PageWrites},
@@ -102,7 +102,7 @@ impl Batch {
             let mut applied = Applied::default();
             while let Some(steps) = pages.get(next.fetch_add(1, Ordering::Relaxed)) {
                 self.apply_to_page(parts, on_device, steps, &mut applied)
-                    .and_then(|()| parts.flusher.relieve_memory())
+                    .and_then(|()| relieve_memory(parts, steps[0].page.table))
                     .inspect_err(|_| next.store(pages.len(), Ordering::Relaxed))?;
             }
             if !applied.page_writes.is_empty() {
@@ -199,6 +199,13 @@ impl Batch {
         }
         Ok(())
     }
+}
+
+/// Flushes while memory is nearly used up, after a page of `table` was changed. Pages of a table that may lack its key are
+/// not written: after each of them it would be tried in vain.
+fn relieve_memory(parts: &Parts, table: TableId) -> Result<()> {
+    let is_kept = parts.spaces.get(table).is_some_and(|space| parts.flusher.may_lack_key(&space));
+    if is_kept { Ok(()) } else { parts.flusher.relieve_memory() }
 }
 
 /// Counts of one thread.
