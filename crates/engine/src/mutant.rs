@@ -92,6 +92,8 @@ lacuna_mutants::breakable_rules! {
     DebtsSettled = "debts-settled",
     /// What only rollback and purge may take is left to them (flush::capacity).
     ReserveKept = "reserve-kept",
+    /// Copies in the doublewrite file take no space that nobody counted (doublewrite invariant 5).
+    CopiesHaveSpace = "copies-have-space",
     /// Images do not take another, longer form while space is short (flush::write).
     ImagesStayShort = "images-stay-short",
     /// A file is truncated only when the log of that is durable (alloc invariant 4).

@@ -359,3 +359,60 @@ fn no_page_comes_to_rest_in_the_space_that_deletes_need() {
     little.free_bytes.store(u64::MAX, Relaxed);
     assert!(rested() > 0);
 }
+
+/// A host that has so many bytes, and the most that was taken of it.
+struct Host {
+    vfs: Arc<SimVfs>,
+    bytes: AtomicU64,
+    most: AtomicU64,
+}
+
+impl Host {
+    fn taken(&self) -> u64 {
+        let taken = self.vfs.stats().expect("stats").allocated_bytes;
+        self.most.fetch_max(taken, Relaxed);
+        taken
+    }
+}
+
+impl Hooks for Host {
+    fn after_batch(&self, _: &[BatchOp<'_>]) -> lacuna_device::Result<()> {
+        self.taken();
+        Ok(())
+    }
+
+    fn before_sync(&self) -> lacuna_device::Result<()> {
+        self.taken();
+        Ok(())
+    }
+
+    fn free_bytes(&self) -> lacuna_device::Result<Option<u64>> {
+        Ok(Some(self.bytes.load(Relaxed).saturating_sub(self.taken())))
+    }
+}
+
+/// The doublewrite file is sparse at first, and no page was written when others took the space of the host.
+#[test]
+fn a_flush_of_what_fits_has_space_for_its_copies() {
+    let vfs = SimVfs::new(1);
+    let host = Arc::new(Host { vfs: vfs.clone(), bytes: (64 << 20).into(), most: 0.into() });
+    let options = || StoreOptions { pool_bytes: 8 << 20, log_bytes: 8 << 20, ..options() };
+    let store = Store::open(HookedVfs::new(vfs.clone(), host.clone()), options()).expect("open");
+    let table = store.create_table("t", TableOptions::default().page_bytes(64 << 10)).expect("create");
+    let mut txn = store.begin();
+    write(&mut txn, &table, 0..RECORDS, 1).expect("there is space");
+    let other = |number| RECORDS + number;
+    write(&mut txn, &table, (0..2500).map(other), 1).expect("there is space");
+    txn.commit().expect("commit");
+    let free_bytes = 3 << 20;
+    host.bytes.store(host.taken() + free_bytes, Relaxed);
+    let written = || store.stats().expect("stats").flush.written_bytes;
+    let before = written();
+    let mut running = store.begin();
+    assert!(matches!(write_until_refused(&mut running, &table), Error::Full { .. }));
+    running.rollback().expect("there is space for a rollback");
+    assert!(written() - before > free_bytes / 2, "{} bytes of pages", written() - before);
+    let (most, bytes) = (host.most.load(Relaxed), host.bytes.load(Relaxed));
+    assert!(most <= bytes, "{most} of {bytes} bytes were taken");
+    store.check().expect("sound");
+}

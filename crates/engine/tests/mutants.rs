@@ -51,6 +51,7 @@ const REFUSED: &str = "scheduled::leaves::a_record_that_is_refused_leaves_no_emp
 const CUT_BESIDE: &str = "scheduled::leaves::holes_and_cuts_spare_what_is_allocated_meanwhile";
 const IN_PARTS: &str = "little_space::power_cuts_while_parts_are_flushed_on_flash_lose_nothing";
 const UNDO_CUT: &str = "little_space::the_undo_file_is_cut_before_a_record_is_refused";
+const COPIES: &str = "little_space::a_flush_of_what_fits_has_space_for_its_copies";
 const SHARE_OF_PLACE: &str = "little_space::history_takes_a_share_of_a_small_place";
 const PARTS_BESIDE: &str = "scheduled::full::flushes_in_parts_share_what_is_free";
 const PANIC_BESIDE: &str = "scheduled::a_panic_wakes_everybody";
@@ -137,6 +138,7 @@ const RULES: &[(&str, &str)] = &[
     ("rollbacks-have-space", COMPRESSED_LESS),
     ("debts-settled", SETTLED),
     ("reserve-kept", ROLLED_BACK_FULL),
+    ("copies-have-space", COPIES),
     ("images-stay-short", FORMS),
     ("separators-move", THINNED),
     ("refused-leaves-go", REFUSED),

@@ -33,7 +33,7 @@ use lacuna_page::PAGE_BYTES_MAX;
 
 use crate::{
     alloc::Allocator,
-    flush::Flusher,
+    flush::{Flusher, doublewrite},
     mutant::{Rule, is_broken},
     pool::replay_cost,
     space::Space,
@@ -306,6 +306,12 @@ impl Flusher {
     /// Whether there is so little space that no image should become longer than its page needs.
     pub(super) fn is_short_of_space(&self) -> bool {
         level(self.unowed_bytes(), &self.need()) != Level::Plenty && !is_broken(Rule::ImagesStayShort)
+    }
+
+    /// Whether regions of the doublewrite file may take space that they did not have.
+    pub(super) fn has_space_for_regions(&self) -> bool {
+        let beside_them = self.unowed_bytes().saturating_sub(doublewrite::BYTES);
+        level(beside_them, &self.need()) == Level::Plenty || is_broken(Rule::CopiesHaveSpace)
     }
 
     fn measure_if_due(&self) -> Result<()> {

@@ -154,12 +154,12 @@ impl Flusher {
             rests: Rests::default(),
             stats: Mutex::default(),
         };
-        // Unless the VFS fails here: the producer measures again.
-        let _ = flusher.measure_capacity();
         if flusher.writes_twice() {
             // While there is space for it.
             flusher.doublewrite()?;
         }
+        // Unless the VFS fails here: the producer measures again.
+        let _ = flusher.measure_capacity();
         Ok(flusher)
     }
 

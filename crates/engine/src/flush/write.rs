@@ -447,7 +447,7 @@ impl Writer {
         for images in images.chunks(JOB_PAGES) {
             let mut region = None;
             if images.iter().any(|image| !image.is_hole) {
-                let (held, bytes) = file.write(images, &self.images, &flusher.poison).map_err(poisoned)?;
+                let (held, bytes) = file.write(images, &self.images, flusher).map_err(poisoned)?;
                 flusher.stats.lock().doublewrite_bytes += bytes;
                 region = Some(held);
             }

@@ -23,6 +23,8 @@
 //! 4. Recovery writes a page in place only from a copy that is durable in this file. What it reads here may be in a cache
 //!    only, so it writes the copy and the region's header again, and syncs them, before the page. A sound image with a
 //!    checksum is left alone, unless the copy is the same: replay brings it up to date.
+//! 5. Copies of pages that there is space for (`capacity`) have space too. One region takes all of its own when the file
+//!    is opened. Others take more than before only while there is plenty: otherwise a job waits for one that took enough.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -33,11 +35,10 @@ use zerocopy::{
     little_endian::{U32, U64},
 };
 
-use super::{JOB_PAGES, write::Image};
+use super::{Flusher, JOB_PAGES, write::Image};
 use crate::{
     mutant::{Rule, is_broken},
     page::node,
-    poison::Poison,
     space::{Space, Spaces},
     sync::{Condvar, Mutex},
     types::{Lsn, PageId, PageNo, Result, TableId},
@@ -49,6 +50,8 @@ const MAGIC: u32 = u32::from_le_bytes(*b"LcDW");
 const REGIONS: u64 = 8;
 const HEADER_BYTES: usize = 4096;
 const REGION_BYTES: u64 = (HEADER_BYTES + JOB_PAGES * PAGE_BYTES_MAX) as u64;
+/// Bytes of the file.
+pub(super) const BYTES: u64 = REGIONS * REGION_BYTES;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Clone, Copy)]
 #[repr(C)]
@@ -76,7 +79,8 @@ const _: () = assert!(size_of::<Header>() + JOB_PAGES * size_of::<Entry>() <= HE
 /// The open file, and which of its regions are free.
 pub(super) struct DoublewriteFile {
     file: Arc<dyn File>,
-    free: Mutex<Vec<u64>>,
+    /// Each with the bytes that it took so far.
+    free: Mutex<Vec<(u64, u64)>>,
     freed: Condvar,
 }
 
@@ -84,12 +88,14 @@ pub(super) struct DoublewriteFile {
 pub(super) struct Region<'a> {
     owner: &'a DoublewriteFile,
     number: u64,
+    taken_bytes: u64,
 }
 
 impl Drop for Region<'_> {
     fn drop(&mut self) {
-        self.owner.free.lock().push(self.number);
-        self.owner.freed.notify_one();
+        self.owner.free.lock().push((self.number, self.taken_bytes));
+        // Not each of those that wait may take it.
+        self.owner.freed.notify_all();
     }
 }
 
@@ -104,8 +110,21 @@ impl DoublewriteFile {
             }
             other => other?,
         };
-        file.set_len(REGIONS * REGION_BYTES)?;
-        Ok(DoublewriteFile { file, free: Mutex::new((0..REGIONS).collect()), freed: Condvar::new() })
+        file.set_len(BYTES)?;
+        let mut free = Vec::new();
+        for number in 0..REGIONS {
+            free.push((number, file.allocated(number * REGION_BYTES, REGION_BYTES)?));
+        }
+        let (number, taken_bytes) = free.last_mut().expect("there are some");
+        if *taken_bytes < REGION_BYTES && vfs.free_bytes()?.is_some() && !is_broken(Rule::CopiesHaveSpace) {
+            match fill(&*file, *number * REGION_BYTES) {
+                // Those who have no space at all may still read, and make some elsewhere.
+                Ok(()) | Err(lacuna_device::Error::Full { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        *taken_bytes = REGION_BYTES;
+        Ok(DoublewriteFile { file, free: Mutex::new(free), freed: Condvar::new() })
     }
 
     /// Makes the images durable here. The region is held until its pages are in place.
@@ -113,15 +132,18 @@ impl DoublewriteFile {
         &self,
         images: &[Image],
         buffer: &[u8],
-        poison: &Poison,
+        flusher: &Flusher,
     ) -> Result<(Region<'_>, u64)> {
-        let region = self.take();
-        poison.check()?; // invariant 1
-        let at = region.number * REGION_BYTES;
         let mut header = AlignedBuf::zeroed(HEADER_BYTES);
         let written = || images.iter().filter(|image| !image.is_hole());
         let first = written().next().expect("the caller looked").start;
         let last = written().next_back().expect("the caller looked");
+        let data = &buffer[first..last.start + last.bytes];
+        let bytes = (HEADER_BYTES + data.len()) as u64;
+        let mut region = self.take(bytes, flusher.has_space_for_regions());
+        flusher.poison.check()?; // invariant 1
+        flusher.note_taken(bytes.saturating_sub(region.taken_bytes) as usize);
+        region.taken_bytes = region.taken_bytes.max(bytes);
         for (i, image) in written().enumerate() {
             let entry = Entry {
                 page: image.page().0.into(),
@@ -142,22 +164,35 @@ impl DoublewriteFile {
         header[..size_of::<Header>()].copy_from_slice(head.as_bytes());
         head.checksum = lacuna_crc::crc32c(&header).into();
         header[..size_of::<Header>()].copy_from_slice(head.as_bytes());
-        let data = &buffer[first..last.start + last.bytes];
+        let at = region.number * REGION_BYTES;
         self.file.write_at(at, &header)?;
         self.file.write_at(at + HEADER_BYTES as u64, data)?;
         self.file.sync()?;
-        Ok((region, (HEADER_BYTES + data.len()) as u64))
+        Ok((region, bytes))
     }
 
-    fn take(&self) -> Region<'_> {
+    /// A region for so many bytes, which it took before unless it `may_grow`.
+    fn take(&self, bytes: u64, may_grow: bool) -> Region<'_> {
         let mut free = self.free.lock();
         loop {
-            if let Some(number) = free.pop() {
-                return Region { owner: self, number };
+            if let Some(at) = free.iter().rposition(|(_, taken_bytes)| may_grow || *taken_bytes >= bytes) {
+                let (number, taken_bytes) = free.remove(at);
+                return Region { owner: self, number, taken_bytes };
             }
             self.freed.wait(&mut free);
         }
     }
+}
+
+/// Makes the region at `start` take all of its space, in writes that no VFS finds too long.
+fn fill(file: &dyn File, start: u64) -> lacuna_device::Result<()> {
+    let mut bytes = AlignedBuf::zeroed(PAGE_BYTES_MAX);
+    bytes.fill(!0); // zeros may take none
+    for at in (0..REGION_BYTES).step_by(PAGE_BYTES_MAX) {
+        let len = (REGION_BYTES - at).min(PAGE_BYTES_MAX as u64);
+        file.write_at(start + at, &bytes[..len as usize])?;
+    }
+    Ok(())
 }
 
 /// Restores the pages that a crash tore. Returns how many. To be called before the log from `checkpoint` on is
