@@ -82,6 +82,26 @@ for command in info check ls quota; do
 done
 "$LACUNA" umount "$mnt"
 
+# Who asks does not hang in the kernel either if that process took the question and gives no answer.
+if command -v strace >/dev/null; then
+    "$LACUNA" mount --allow-other --transport fuser --threads 1 "$store" "$mnt"
+    pid=$(daemon_pid)
+    thread=$(grep -lx 'fuser-0' /proc/"$pid"/task/*/comm | cut -d/ -f5)
+    strace -qq -o /dev/null -e trace=writev -e inject=writev:delay_enter=600000000 -p "$thread" &
+    tracer=$!
+    is_traced() { grep -qE '^TracerPid:[[:space:]]*[1-9]' "/proc/$pid/task/$thread/status"; }
+    await "the mount is not traced" is_traced
+    as_user "$WORK/lacuna" info "$mnt" 2>"$WORK/error" &
+    asker=$!
+    has_given_up() { ! kill -0 "$asker" 2>/dev/null; }
+    await "who asks a mount that gives no answer does not end" has_given_up
+    wait "$asker" && fail "a mount that gives no answer has answered"
+    grep -qF "$mnt: its owner does not answer" "$WORK/error" || fail "no answer: $(cat "$WORK/error")"
+    kill "$tracer"
+    wait "$tracer" || true
+    "$LACUNA" umount "$mnt"
+fi
+
 # Nobody serves a mount any more whose threads all failed to read a request; it ends.
 if [ -w /sys/fs/fuse/connections ] && command -v strace >/dev/null; then
     as_user "$WORK/lacuna" mount --transport fuser --threads 2 "$store" "$mnt"

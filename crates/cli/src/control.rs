@@ -34,6 +34,7 @@ use std::{
         net::{UnixListener, UnixStream},
     },
     path::{Path, PathBuf},
+    process::{Command, Stdio},
     sync::{Arc, mpsc},
     thread,
     time::{Duration, Instant},
@@ -224,11 +225,15 @@ pub(crate) fn ask(path: &Path, question: &str) -> anyhow::Result<Option<String>>
 }
 
 /// Whether `path` exists, in a file system whose process may be stopped and another user's, so that it cannot be asked
-/// before.
+/// before. If it took the question and is stopped, not even a kill ends who waits in the kernel for its answer: it is
+/// another process that looks, and is left behind then.
 fn exists(path: PathBuf, patience: Duration) -> anyhow::Result<bool> {
+    let mut looking = Command::new("test");
+    looking.arg("-e").arg(path).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut looking = looking.spawn().context("test")?;
     let (answer, answered) = mpsc::channel();
-    thread::Builder::new().name("look".into()).spawn(move || answer.send(path.exists()))?;
-    Ok(answered.recv_timeout(patience).map_err(|_| Unanswered)?)
+    thread::Builder::new().name("look".into()).spawn(move || answer.send(looking.wait()))?;
+    Ok(answered.recv_timeout(patience).map_err(|_| Unanswered)??.success())
 }
 
 /// Asks the owner, and shows the progress that it tells; `None` when no process listens. If the owner closes the store or
