@@ -82,6 +82,30 @@ for command in info check ls quota; do
 done
 "$LACUNA" umount "$mnt"
 
+# A mount that cannot lock the names of the sockets at its end leaves its two. Nobody takes them for a process's.
+mkdir -p /run/lacuna
+mount -t tmpfs -o mode=755 none /run/lacuna # that of others is not locked
+sockets() { find /run/lacuna -name '*.sock' | wc -l; }
+"$LACUNA" mount "$store" "$mnt"
+exec 8>/run/lacuna/lock
+flock 8
+"$LACUNA" umount "$mnt"
+exec 8>&-
+[ "$(sockets)" = 2 ] || fail "$(sockets) names of sockets are left, not 2"
+"$LACUNA" info "$store" | grep -q 'no tables' || fail "info takes a name that was left for a mount"
+for name in "$store" "$mnt"; do
+    "$LACUNA" umount "$name" 2>"$WORK/error" && fail "unmounted what was not mounted"
+    grep -qF "$name: no Lacuna file system is mounted there" "$WORK/error" || fail "umount says: $(cat "$WORK/error")"
+done
+"$LACUNA" mount "$store" "$mnt"
+for name in "$store" "$mnt"; do
+    "$LACUNA" info "$name" | grep -q 'mounted over' || fail "the next mount does not answer by the name $name"
+done
+"$LACUNA" umount "$mnt"
+has_no_sockets() { [ "$(sockets)" = 0 ]; }
+await "the next mount leaves names of sockets" has_no_sockets
+umount /run/lacuna
+
 # Who asks does not hang in the kernel either if that process took the question and gives no answer.
 if command -v strace >/dev/null; then
     "$LACUNA" mount --allow-other --transport fuser --threads 1 "$store" "$mnt"
