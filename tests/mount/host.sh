@@ -69,6 +69,13 @@ print(subprocess.run([sys.argv[2], "info", sys.argv[1]], capture_output=True, te
 grep -q "b'aaa'" "$WORK/shared" && grep -q "$store" "$WORK/shared" || fail "what others see: $(cat "$WORK/shared")"
 ended "a shared file"
 
+# Somebody unmounts meanwhile: the program runs on, and what it executes mounts again.
+cat >"$WORK/unmounted" <<END
+"$LACUNA" umount "$mnt" && ! mountpoint -q "$mnt" && exec "$python" -c 'import os, sys; sys.exit(0 if os.path.ismount("$mnt") else 1)'
+END
+(hosted sh "$WORK/unmounted") || fail "a program whose mount was unmounted"
+ended "an unmount meanwhile"
+
 if [ -e /proc/self/task/$$/io ]; then
     (hosted "$python" "$here/host.py" alone "$mnt") || fail "reads and writes of the program alone"
     ended "reads and writes of the program alone"

@@ -57,8 +57,13 @@ pub(crate) fn is_serving() -> bool {
 
 /// The same, and it is not a child that shares its memory.
 pub(crate) fn is_host() -> bool {
+    is_serving() && has_mounted()
+}
+
+/// Whether this process has mounted; by now somebody may have unmounted.
+fn has_mounted() -> bool {
     // SAFETY: it has no conditions.
-    is_serving() && PROCESS.load(SeqCst) == unsafe { libc::getpid() }
+    PROCESS.load(SeqCst) == unsafe { libc::getpid() }
 }
 
 fn service() -> Option<Arc<Service>> {
@@ -113,7 +118,7 @@ fn sync() {
 
 /// Calls one of the functions `exec`, which returns only if it fails. What comes after it mounts again.
 pub(crate) fn execute(call: impl FnOnce() -> c_int) -> c_int {
-    let Some(host) = HOST.get().filter(|_| is_host()) else { return call() };
+    let Some(host) = HOST.get().filter(|_| has_mounted()) else { return call() };
     sync();
     let set = |flags: c_int| {
         for descriptor in host.inherited.into_iter().chain(host.key) {
