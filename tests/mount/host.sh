@@ -6,11 +6,7 @@
 need_fuse
 need python3
 build
-library=$(dirname "$LACUNA")/liblacuna_preload.so
-if [ ! -e "$library" ]; then
-    [ "$LACUNA" = "${CARGO_TARGET_DIR:-$root/target}/release/lacuna" ] || skip "no $library"
-    (cd "$root" && cargo build --release --locked --quiet -p lacuna-preload)
-fi
+build_preload
 start 512M
 umount_store
 # The interpreter itself, no script that starts it.
@@ -68,6 +64,10 @@ print(subprocess.run([sys.argv[2], "info", sys.argv[1]], capture_output=True, te
 ' "$mnt" "$LACUNA") >"$WORK/shared" || fail "a shared file"
 grep -q "b'aaa'" "$WORK/shared" && grep -q "$store" "$WORK/shared" || fail "what others see: $(cat "$WORK/shared")"
 ended "a shared file"
+
+# Without its guard a program ends all the same.
+(hosted sh -c 'pkill -KILL -f "run-[g]uard --stay '"$store"'"; sleep 0.5; exit 0') || fail "a program whose guard was killed"
+ended "the end of a program without its guard"
 
 # Somebody unmounts meanwhile: the program runs on, and what it executes mounts again.
 cat >"$WORK/unmounted" <<END

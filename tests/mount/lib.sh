@@ -81,6 +81,22 @@ build() {
     export LACUNA
 }
 
+# The library that `lacuna run` needs beside the program; where `cargo test` has built that, it lies with what tests need.
+build_preload() {
+    local dir
+    dir=$(cd "$(dirname "$LACUNA")" && pwd)
+    if [ "$dir/deps/liblacuna_preload.so" -nt "$dir/liblacuna_preload.so" ]; then
+        cp "$dir/deps/liblacuna_preload.so" "$dir/liblacuna_preload.so.new"
+        mv "$dir/liblacuna_preload.so.new" "$dir/liblacuna_preload.so"
+    fi
+    [ ! -e "$dir/liblacuna_preload.so" ] || return 0
+    case $dir in
+        */release) (cd "$root" && cargo build --release --locked --quiet -p lacuna-preload) ;;
+        */debug) (cd "$root" && cargo build --locked --quiet -p lacuna-preload) ;;
+    esac
+    [ -e "$dir/liblacuna_preload.so" ] || skip "no liblacuna_preload.so beside $LACUNA"
+}
+
 # Waits until a command succeeds, for minutes if the machine is that busy; fails with what it waited for.
 await() {
     local what=$1

@@ -89,7 +89,10 @@ sockets() { find /run/lacuna -name '*.sock' | wc -l; }
 "$LACUNA" mount "$store" "$mnt"
 exec 8>/run/lacuna/lock
 flock 8
+pid=$(daemon_pid)
 "$LACUNA" umount "$mnt"
+is_ended() { ! kill -0 "$pid" 2>/dev/null; }
+await "the process of the mount does not end" is_ended # some time after its store is closed
 exec 8>&-
 [ "$(sockets)" = 2 ] || fail "$(sockets) names of sockets are left, not 2"
 "$LACUNA" info "$store" | grep -q 'no tables' || fail "info takes a name that was left for a mount"

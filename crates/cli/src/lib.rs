@@ -227,6 +227,11 @@ pub fn is_mounted(store: &Path, dir: &Path) -> bool {
     mounts::all().unwrap_or_default().iter().any(|mount| mount.dir == dir && mount.store == store)
 }
 
+/// Unmounts the file system of `store` with this `st_dev`, whether or not it is in use.
+pub fn force_unmount(store: &Path, device: u64) {
+    mount::force_unmount(store, &format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device)));
+}
+
 /// The words of the command line; those of mount(8)'s helper in our own terms.
 fn words(mut given: std::env::ArgsOs) -> Result<Vec<OsString>, String> {
     let is_called = |name: &OsString, by: fn(&OsStr) -> bool| Path::new(name).file_name().is_some_and(by);

@@ -180,14 +180,16 @@ struct Keeper {
     /// The thread whose end tells the guard that the process was killed.
     lifeline: i32,
     end: UnixStream,
+    store: PathBuf,
     dir: PathBuf,
     is_ending: AtomicBool,
     is_gone: AtomicBool,
 }
 
 impl Keeper {
-    fn tell_guard(&self, message: &str) {
-        let _ = (&self.guard).write_all(message.as_bytes());
+    /// Whether it is there to hear it.
+    fn tell_guard(&self, message: &str) -> bool {
+        (&self.guard).write_all(message.as_bytes()).is_ok()
     }
 }
 
@@ -222,7 +224,9 @@ impl Hosting for Keeper {
             // SAFETY: the descriptor is open.
             unsafe { libc::syncfs(dir.as_raw_fd()) };
         }
-        self.tell_guard("unmount\n");
+        if !self.tell_guard("unmount\n") {
+            lacuna_cli::force_unmount(&self.store, DEVICE.load(SeqCst));
+        }
     }
 
     fn unmounted(&self) -> bool {
@@ -310,6 +314,7 @@ fn mount(words: RawFd, guard: RawFd, own: i32) -> Result<(), String> {
         guard,
         lifeline,
         end,
+        store: store.clone(),
         dir: dir.clone(),
         is_ending: AtomicBool::new(false),
         is_gone: AtomicBool::new(false),

@@ -26,6 +26,9 @@
 
 #![allow(unsafe_code)] // Functions of the C library are defined and called here.
 
+#[cfg(not(target_pointer_width = "64"))]
+compile_error!("`pread` and `pread64` take the same arguments on machines of 64 bits only");
+
 mod calls;
 mod descriptors;
 mod host;
