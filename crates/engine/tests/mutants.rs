@@ -75,7 +75,7 @@ const UNKNOWN_KEY: &str = "encrypted::replay_writes_nothing_of_a_table_without_i
 const BEHIND: &str = "encrypted::what_a_crash_left_behind_an_encrypted_image_goes_with_the_next_one";
 const RESTS: &str = "adaptive::pages_that_rest_change_their_codec_and_those_written_often_do_not";
 /// Seeds of each test; of schedules of threads more, since few of them meet in the place that matters.
-const CASES: &str = if cfg!(feature = "shuttle") { "100" } else { "40" };
+const CASES: &str = if cfg!(feature = "shuttle") { "150" } else { "40" };
 
 /// Each rule, and a test of the matrix that must fail without it.
 const RULES: &[(&str, &str)] = &[

@@ -193,7 +193,7 @@ fn purge_leaves_the_pages_of_the_next_owner_alone() {
 /// Purge finds no view open; then one is opened, and a writer that it does not see commits.
 #[test]
 fn a_view_opened_while_purge_begins_keeps_its_history() {
-    explore(40, || {
+    explore(150, || {
         let vfs: Arc<dyn Vfs> = MemVfs::new();
         let (store, table) = open(&vfs, options());
         fill(&store, &table, 4, 1);
