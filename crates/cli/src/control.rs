@@ -225,8 +225,8 @@ pub(crate) fn ask(path: &Path, question: &str) -> anyhow::Result<Option<String>>
 }
 
 /// Whether `path` exists, in a file system whose process may be stopped and another user's, so that it cannot be asked
-/// before. If it took the question and is stopped, not even a kill ends who waits in the kernel for its answer: it is
-/// another process that looks, and is left behind then.
+/// before. If that has taken the question and is stopped, whoever waits for its answer stays in the kernel, and no kill ends
+/// it. So another process looks, and is left behind then.
 fn exists(path: PathBuf, patience: Duration) -> anyhow::Result<bool> {
     let mut looking = Command::new("test");
     looking.arg("-e").arg(path).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());

@@ -121,7 +121,7 @@ fn forget(descriptor: c_int) {
     }
 }
 
-/// A function for which only `$after` is to be done once the real one has returned, or that is the real one after all.
+/// Functions of the C library, each with a body that may call the real one as `$real()`.
 macro_rules! calls {
     ($($(#[$doc:meta])* $name:ident($($arg:ident: $type:ty),*) -> $returns:ty = |$real:ident| $body:expr;)*) => {$(
         $(#[$doc])*

@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use anyhow::Result;
 use lacuna_fuse::Service;
 
-use super::{Arguments, Cache, Carrier, checked, serve};
+use super::{Arguments, Cache, Carrier};
 
 /// The program that serves a mount.
 pub trait Hosting: Send + Sync {
@@ -37,9 +36,4 @@ impl Arguments {
         }
         self
     }
-}
-
-/// Mounts and serves. Returns when the file system is unmounted and its store closed.
-pub(crate) fn host(arguments: &Arguments, hosting: &Arc<dyn Hosting>) -> Result<()> {
-    serve::serve(&checked(arguments)?, Some(hosting))
 }

@@ -29,6 +29,7 @@ use std::{
     ffi::OsString,
     path::{Path, PathBuf},
     process::Command,
+    sync::Arc,
     time::Duration,
 };
 
@@ -49,7 +50,6 @@ use crate::{
 };
 pub(crate) use helper::{arguments_of_helper, arguments_of_unmounter, is_helper, is_unmounter};
 pub use host::Hosting;
-pub(crate) use host::host;
 pub(crate) use inherited::close_all as close_inherited;
 pub(crate) use journal::{detach as log_to_system, install as install_log};
 pub(crate) use remount::{RemountArguments, remount};
@@ -209,6 +209,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         ));
     }
     Ok(())
+}
+
+/// Mounts and serves from within another program. Returns when the file system is unmounted and its store closed.
+pub(crate) fn host(arguments: &Arguments, hosting: &Arc<dyn Hosting>) -> Result<()> {
+    serve::serve(&checked(arguments)?, Some(hosting))
 }
 
 /// The words of a command line `lacuna mount`, for a program that serves the mount itself; `key` is a descriptor with the
