@@ -70,6 +70,16 @@ can_sync() {
     return 1
 }
 
+# Starts the script anew in a mount namespace of its own. Copies of other mounts there would keep those served after they
+# are unmounted, and whoever waits for their ends waits for this script's: they go first.
+in_own_namespace() {
+    local dir
+    [ -n "${IN_OWN_NAMESPACE:-}" ] || IN_OWN_NAMESPACE=1 exec unshare --mount "$0" "$@"
+    for dir in $(awk '/ - fuse\.lacuna / { print $5 }' /proc/self/mountinfo); do
+        umount -cil "$(printf %b "$dir")" || true # unmounted meanwhile
+    done
+}
+
 # Programs of `cargo install` that tests bring along.
 PATH=$PATH:$HOME/.cargo/bin
 

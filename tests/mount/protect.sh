@@ -5,10 +5,7 @@
 need_fuse
 need unshare findmnt flock perl setpriv python3
 build
-if [ -z "${IN_OWN_NAMESPACE:-}" ]; then
-    # mount(8) looks for its helpers in /sbin alone.
-    IN_OWN_NAMESPACE=1 exec unshare --mount "$0" "$@"
-fi
+in_own_namespace "$@" # mount(8) looks for its helpers in /sbin alone
 start 128M --threads 4
 umount_store
 mkdir "$WORK/sbin"

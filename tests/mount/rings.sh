@@ -6,10 +6,8 @@ need_fuse
 need unshare
 switch=/sys/module/fuse/parameters/enable_uring
 [ -e "$switch" ] || skip "this kernel has no FUSE over io_uring"
-if [ -z "${IN_NAMESPACE:-}" ]; then
-    build
-    IN_NAMESPACE=1 exec unshare --mount --propagation private "$0"
-fi
+build
+in_own_namespace "$@"
 mount -t tmpfs tmpfs "$(dirname "$switch")"
 WORK=$(mktemp -d -t lacuna-mount.XXXXXX)
 own_work=1 store=$WORK/store mnt=$WORK/mnt

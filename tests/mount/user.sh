@@ -5,10 +5,7 @@
 need_fuse
 need fusermount3 runuser unshare
 build
-if [ -z "${IN_OWN_NAMESPACE:-}" ]; then
-    # There /dev/fuse is for everybody, as on most machines.
-    IN_OWN_NAMESPACE=1 exec unshare --mount "$0" "$@"
-fi
+in_own_namespace "$@" # there /dev/fuse is for everybody, as on most machines
 WORK=$(mktemp -d -t lacuna-mount.XXXXXX)
 own_work=1 store=$WORK/store mnt=$WORK/mnt
 mkdir "$mnt"
@@ -44,8 +41,8 @@ await "SIGTERM does not end the process" has_ended
 "$LACUNA" check "$store"
 
 mount_as_user
-mkfifo --mode 666 "$WORK/written"
-as_user sh -c "exec 3>'$mnt/busy'; echo busy >&3; echo >'$WORK/written'; exec sleep 300" >/dev/null 2>&1 &
+mkfifo --mode 666 "$WORK/written" "$WORK/go"
+as_user sh -c "exec 3>'$mnt/busy'; echo busy >&3; echo >'$WORK/written'; read -r x <'$WORK/go'" >/dev/null 2>&1 &
 read -r <"$WORK/written"
 kill -TERM "$pid"
 await "SIGTERM does not detach what is in use" is_gone
@@ -53,6 +50,7 @@ sleep 1 # nothing else has synced it by then
 has_ended && fail "a mount in use is not served any more"
 kill -9 "$pid"
 await "a killed process lives on" has_ended
+echo >"$WORK/go"
 "$LACUNA" check "$store"
 mount_as_user
 for name in idle busy; do
@@ -63,7 +61,6 @@ done
 
 # A busy unmount names the way that works.
 mount_as_user
-mkfifo --mode 666 "$WORK/go"
 as_user sh -c "exec 3>'$mnt/busy'; echo >'$WORK/written'; read -r x <'$WORK/go'" >/dev/null 2>&1 &
 read -r <"$WORK/written"
 as_user "$WORK/lacuna" umount "$mnt" 2>"$WORK/error" && fail "unmounted while in use"

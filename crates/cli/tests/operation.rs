@@ -478,6 +478,50 @@ fn a_store_is_mounted_without_a_place_for_its_socket() {
     }
 }
 
+/// As a script does that waits for the mount only; over any transport.
+#[test]
+fn what_is_unmounted_as_soon_as_it_is_seen_stays_unmounted() {
+    let scratch = Scratch::new();
+    succeed(&scratch, "format store --size 64M");
+    fs::create_dir(scratch.path("dir")).expect("made");
+    let dir = fs::canonicalize(scratch.path("dir")).expect("there");
+    let is_in_table = || {
+        let table = fs::read("/proc/self/mountinfo").expect("a table");
+        let dir = dir.as_os_str().as_bytes();
+        table.windows(dir.len()).any(|at| at == dir)
+    };
+    let device = fs::metadata(&dir).expect("there").dev();
+    let is_served = || fs::metadata(&dir).is_ok_and(|found| found.dev() != device);
+    for round in 0..12_u64 {
+        let mut command = lacuna(&scratch);
+        command.args(["mount", "--foreground", "store", "dir"]).stderr(Stdio::piped());
+        let mut mount = command.spawn().expect("starts");
+        let is_there: &dyn Fn() -> bool = if round % 3 == 0 { &is_in_table } else { &is_served };
+        while !is_there() && mount.try_wait().expect("a child").is_none() {}
+        thread::sleep(Duration::from_micros(500 * round));
+        if !is_in_table() {
+            let output = mount.wait_with_output().expect("ends");
+            eprintln!("SKIPPED: a mounted store: {}", String::from_utf8_lossy(&output.stderr));
+            return;
+        }
+        system("umount", &["-i", dir.to_str().expect("text")]);
+        let deadline = Instant::now() + Duration::from_secs(120);
+        while mount.try_wait().expect("a child").is_none() && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(5));
+        }
+        let serves_on = mount.try_wait().expect("a child").is_none();
+        if serves_on {
+            let _ = Command::new("umount").args(["-i", "-l"]).arg(&dir).status();
+        }
+        let output = mount.wait_with_output().expect("ends");
+        assert!(!serves_on, "round {round}: mounted again: {output:?}");
+        let text = String::from_utf8_lossy(&output.stderr);
+        let was_early = text.contains("unmounted before it was served");
+        assert!(output.status.success() || was_early, "round {round}: {output:?}");
+    }
+    succeed(&scratch, "check store");
+}
+
 #[test]
 fn a_preallocated_store_keeps_its_space() {
     let scratch = Scratch::new();

@@ -323,11 +323,12 @@ fn mount(service: &Arc<Service>, arguments: &Arguments) -> io::Result<Box<dyn Se
         Carrier::Fuser => fuser(),
         Carrier::Uring => uring(),
         Carrier::Auto if !UringTransport::is_on() => fuser(),
-        // Not root, or rings are forbidden here. Any other error fuser meets as well.
-        Carrier::Auto => uring().or_else(|error| {
-            fuser().inspect(|_| {
+        // Not root, or rings are forbidden here. Any other error fuser meets as well, but for an unmount: that holds.
+        Carrier::Auto => uring().or_else(|error| match error.kind() {
+            io::ErrorKind::NotConnected => Err(error),
+            _ => fuser().inspect(|_| {
                 log::info!("{}: {error}; over /dev/fuse instead of io_uring", arguments.dir.display());
-            })
+            }),
         }),
     }
 }

@@ -141,6 +141,14 @@ pub(super) fn has_ended(device: BorrowedFd<'_>, within: Timespec) -> Result<bool
     Ok(device[0].revents().contains(PollFlags::ERR))
 }
 
+/// The error of a handshake: one that says so where the mount was unmounted before it.
+pub(super) fn shaking_hands(error: io::Error) -> io::Error {
+    match Os::from_io_error(&error) {
+        Some(Os::NODEV) => io::Error::new(io::ErrorKind::NotConnected, "unmounted before it was served"),
+        _ => error,
+    }
+}
+
 /// The end of a mount, of whose device a read has failed: an error unless it was unmounted. A request that the kernel
 /// was handing over when the connection ended fails the read with ECONNABORTED, whatever ended it; and after a read that
 /// failed for a reason of its own, others may have read on. Only a read after the end tells.

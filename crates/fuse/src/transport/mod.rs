@@ -93,7 +93,11 @@ pub trait Transport {
     /// Its name.
     fn name(&self) -> &'static str;
 
-    /// Mounts `service` on `dir`. On return the mount is established; requests may wait for [`Session::serve`].
+    /// Mounts `service` on `dir`. On return the mount is established, or unmounted already; requests may wait for
+    /// [`Session::serve`].
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::NotConnected`] where it was unmounted before anybody could be served.
     fn mount(
         &self,
         service: Arc<Service>,

@@ -29,7 +29,7 @@ use self::{adapter::Adapter, end::End};
 use super::{
     MountOptions, Session, Transport, Unmounter,
     invalidator::{Cached, Invalidator},
-    kernel_mount::{AbortOnDrop, KernelMount, aborts, ending, mounted_on, open_device},
+    kernel_mount::{AbortOnDrop, KernelMount, aborts, ending, mounted_on, open_device, shaking_hands},
 };
 use crate::Service;
 
@@ -68,7 +68,8 @@ impl Transport for FuserTransport {
                 // The kernel lets in whom the mount's options let in. fuser would look at the user id for access to
                 // files, which NFS and threads of the kernel set to another one.
                 let acl = SessionACL::All;
-                (fuser::Session::from_fd(adapter, device.into(), acl, config)?, Some(mount))
+                let session = fuser::Session::from_fd(adapter, device.into(), acl, config);
+                (session.map_err(shaking_hands)?, Some(mount))
             }
             false => {
                 open_device()?; // fuser's error would not name it

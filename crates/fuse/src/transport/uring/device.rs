@@ -21,7 +21,7 @@ use crate::{
     transport::{
         BACKGROUND_MAX, MountOptions, READ_BYTES, REQUEST_BYTES_MAX,
         invalidator::{Cached, Invalidator},
-        kernel_mount::{KernelMount, ending},
+        kernel_mount::{KernelMount, ending, shaking_hands},
     },
 };
 
@@ -78,7 +78,8 @@ impl Mounted {
     /// Answers the kernel's first request.
     pub(super) fn shake_hands(&self, cache: PageCache) -> io::Result<()> {
         let mut buffer = vec![0; READ_BYTES];
-        let bytes = retry(|| rustix::io::read(&self.device, &mut buffer))?;
+        let bytes =
+            retry(|| rustix::io::read(&self.device, &mut buffer)).map_err(|e| shaking_hands(e.into()))?;
         let (header, init) = InHeader::read_from_prefix(&buffer[..bytes])
             .ok()
             .filter(|(header, _)| header.opcode == opcode::INIT)

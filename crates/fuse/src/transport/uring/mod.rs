@@ -141,7 +141,7 @@ impl UringSession {
                 let place = Place::take(queue, loads);
                 let registered = Entry::register(device, queue);
                 let (outcome, entry) = match registered {
-                    Ok(entry) => (Ok(()), Some(entry)),
+                    Ok(entry) => (Ok(()), entry),
                     Err(error) => (Err(error), None),
                 };
                 // The caller may have given up.

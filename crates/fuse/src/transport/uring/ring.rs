@@ -70,11 +70,11 @@ pub(super) struct Request<'a> {
 }
 
 impl Entry {
-    /// Registers an entry with a queue of the kernel's.
+    /// Registers an entry with a queue of the kernel's; none once the mount is gone.
     ///
     /// # Errors
     /// The error with which the kernel refuses a ring or an entry.
-    pub(super) fn register(device: Arc<File>, queue: u16) -> io::Result<Entry> {
+    pub(super) fn register(device: Arc<File>, queue: u16) -> io::Result<Option<Entry>> {
         // Completions are processed when this thread asks for them, instead of interrupting it.
         let ring = IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(ENTRIES)?;
         let memory = ManuallyDrop::new(AlignedBuf::zeroed(PAYLOAD_AT + PAYLOAD_BYTES));
@@ -93,8 +93,9 @@ impl Entry {
         entry.ring.submit()?;
         // A successful registration completes with the first request.
         match entry.completed() {
+            Some(Err(error)) if is_gone(error) => Ok(None),
             Some(Err(error)) => Err(error.into()),
-            _ => Ok(entry),
+            _ => Ok(Some(entry)),
         }
     }
 
@@ -103,8 +104,7 @@ impl Entry {
         loop {
             match self.completed() {
                 Some(Ok(())) => return Ok(true),
-                // Unmounted, or aborted through /sys/fs/fuse.
-                Some(Err(Os::NOTCONN | Os::CONNABORTED)) => return Ok(false),
+                Some(Err(error)) if is_gone(error) => return Ok(false),
                 Some(Err(error)) => return Err(error.into()),
                 None => {
                     let Err(error) = self.ring.submit_and_wait(1) else { continue };
@@ -171,6 +171,11 @@ impl Entry {
             error => Some(Err(Os::from_raw_os_error(-error))),
         }
     }
+}
+
+/// Whether a command failed because the mount was unmounted, or aborted through /sys/fs/fuse.
+fn is_gone(error: Os) -> bool {
+    matches!(error, Os::NOTCONN | Os::CONNABORTED)
 }
 
 impl Drop for Entry {
