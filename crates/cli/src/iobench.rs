@@ -12,9 +12,9 @@ use lacuna_bench::{
     iobench::{self, Config, Pattern, PatternReport, Skew, comparison, goals},
     trace::{TraceDevice, TraceWriter},
 };
-use lacuna_device::{AlignedBuf, BlockDevice, RawDevice, RawOptions};
-use lacuna_ftl::{FormatOptions, Ftl};
-use lacuna_nvmfs::LogDevicePath;
+use lacuna_device::{AlignedBuf, BlockDevice, RawDevice, RawOptions, Vfs};
+use lacuna_ftl::{Footprint, FormatOptions, Ftl};
+use lacuna_nvmfs::{self as nvmfs, Compression, LogDevicePath, Nvmfs};
 use serde_json::{Value, json};
 
 use crate::{
@@ -50,6 +50,10 @@ pub(crate) struct Arguments {
     /// the ratios' medians and 90% intervals
     #[arg(long, requires = "raw", conflicts_with = "pattern")]
     goals: bool,
+    /// Compare with --goals what a file that is compressed by it (lz4, zstd or zstd:LEVEL) costs beside a plain file: the
+    /// data cannot be compressed
+    #[arg(long, value_name = "ALGORITHM", requires = "goals", conflicts_with = "trace")]
+    compress: Option<Compression>,
     /// Rounds of --goals; one has no interval, and settles nothing
     #[arg(long, default_value_t = 5, requires = "goals", value_parser = clap::value_parser!(u64).range(1..=10))]
     rounds: u64,
@@ -126,15 +130,24 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         None => store,
     };
     let (goals, reports) = match &raw {
-        Some(raw) if arguments.goals => goals::run(&config, arguments.rounds, &traced, raw)?,
+        Some(raw) if arguments.goals => match arguments.compress {
+            Some(compression) => {
+                goals::run_compressed(&config, arguments.rounds, [&traced, raw], &|device, is_compressed| {
+                    let compression = if is_compressed { compression } else { Compression::None };
+                    file_system(device, compression, arguments.map_memory)
+                })?
+            }
+            None => goals::run(&config, arguments.rounds, &traced, raw)?,
+        },
         raw => (Vec::new(), iobench::run(&config, &traced, raw.as_ref())?),
     };
     if let Some(trace) = trace {
         trace.finish()?;
     }
-    match arguments.goals {
-        true => say(&goals::table(&config, &goals, &reports))?,
-        false => say(&comparison(&reports))?,
+    match (arguments.goals, arguments.compress) {
+        (_, Some(_)) => say(&goals::compression_table(&goals))?,
+        (true, None) => say(&goals::table(&config, &goals, &reports))?,
+        (false, None) => say(&comparison(&reports))?,
     }
     if let Some(path) = &arguments.json {
         let capacity_bytes = traced.geometry().capacity_bytes;
@@ -184,6 +197,22 @@ fn open_store(arguments: &Arguments) -> Result<Arc<dyn BlockDevice>> {
     let format = FormatOptions { force: arguments.force, ..FormatOptions::default() };
     Ftl::format(Arc::clone(&device), &format).with_context(|| path.display().to_string())?;
     Ok(device)
+}
+
+/// A new one on the device, of which all is written beforehand.
+fn file_system(
+    device: &Arc<dyn BlockDevice>,
+    compression: Compression,
+    map_memory: Option<Size>,
+) -> Result<Arc<dyn Vfs>> {
+    let mut format = nvmfs::FormatOptions { compression, ..nvmfs::FormatOptions::default() };
+    format.ftl.force = true;
+    Nvmfs::format(Arc::clone(device), &format)?;
+    let mut options = nvmfs::Options::default();
+    options.ftl.background = true;
+    options.ftl.map_memory = map_memory.map(|size| size.0);
+    options.ftl.footprint = Footprint::Whole;
+    Ok(Arc::new(Nvmfs::open(Arc::clone(device), options)?))
 }
 
 fn open_raw(path: &Path, arguments: &Arguments) -> Result<Arc<dyn BlockDevice>> {
@@ -240,6 +269,7 @@ fn as_json(arguments: &Arguments, config: &Config, capacity_bytes: u64, reports:
             "skew": config.skew.to_string(),
             "seed": config.seed,
             "trace": path(&arguments.trace),
+            "compress": arguments.compress.map(|compression| compression.to_string()),
         },
         "runs": reports,
     })

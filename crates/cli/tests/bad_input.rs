@@ -135,6 +135,7 @@ fn nonsense_options() {
         ("tpcc --password-file y --store s", vec!["--mysql"]),
         ("iobench --rounds 3", vec!["--goals"]),
         ("iobench --goals --raw x --block 4K", vec!["--block", "--goals"]),
+        ("iobench --compress lz4", vec!["--goals"]),
         ("iobench --goals --raw x --skew zipf:0.9", vec!["--skew", "--goals"]),
         ("table drop store", vec!["TABLE"]),
         ("table alter store t zip", vec!["zip", "KIND"]),

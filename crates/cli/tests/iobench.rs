@@ -58,6 +58,31 @@ fn goals_beside_a_bare_file() {
 }
 
 #[test]
+fn what_compression_costs_where_it_saves_nothing() {
+    let scratch = Scratch::new();
+    let table = succeed(
+        &scratch,
+        "iobench --goals --compress lz4 --rounds 1 --size 128M --seconds 1 --threads 2 --live 50 --raw bare --json out.json",
+    );
+    assert!(table.contains("compressed") && table.contains("plain"), "{table}");
+    let report: Value = serde_json::from_slice(&fs::read(scratch.path("out.json")).unwrap()).unwrap();
+    let goals = report["goals"].as_array().unwrap();
+    assert_eq!(goals.len(), 6);
+    for goal in goals {
+        assert!(
+            goal["compressed"][0].as_f64() > Some(0.0) && goal["plain"][0].as_f64() > Some(0.0),
+            "{goal}"
+        );
+    }
+    assert_eq!(report["config"]["compress"], "lz4");
+    for run in report["runs"].as_array().unwrap() {
+        let written =
+            [&run["device_bytes_written"], &run["host_bytes_written"]].map(|bytes| bytes.as_u64().unwrap());
+        assert!(written[0] >= written[1], "what cannot be compressed takes all it has: {run}");
+    }
+}
+
+#[test]
 fn nothing_is_overwritten_that_was_there() {
     let scratch = Scratch::new();
     let small = "--size 64M --seconds 1 --pattern seqwrite";

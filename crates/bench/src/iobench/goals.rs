@@ -1,18 +1,21 @@
-//! The ftl's goals relative to the bare device, measured in one call: rounds in which both take short turns, and the
-//! ratio of each round. Halfway through a round the two exchange their devices, and the order in which they are filled:
-//! of two equal files on one disk, one may well be read a tenth faster than the other. A goal is met when the ratio's
-//! 90% confidence interval clears it ([`crate::Verdict`]).
+//! Goals of one target relative to another, measured in one call: rounds in which both take short turns, and the ratio
+//! of each round. Halfway through a round the two exchange their devices, and the order in which they are filled: of two
+//! equal files on one disk, one may well be read a tenth faster than the other. A goal is met when the ratio's 90%
+//! confidence interval clears it ([`crate::Verdict`]).
+//!
+//! The ftl is compared with the bare device, and a file whose data is to be compressed with one whose data is not, where
+//! nothing can be compressed.
 
-use std::{fmt::Write, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, fmt::Write, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result, bail};
-use lacuna_device::BlockDevice;
+use lacuna_device::{BlockDevice, Vfs};
 use serde::Serialize;
 
 use super::{
     Config, Pattern, PatternReport, Skew,
     report::Measured,
-    target,
+    target::{self, Target},
     worker::{self, Measuring},
 };
 use crate::{
@@ -37,12 +40,12 @@ struct Side {
 
 pub(crate) struct Goal {
     pub(crate) name: &'static str,
-    ftl: Side,
-    raw: Side,
+    /// Of the target that has the goal, and of the one beside it.
+    sides: [Side; 2],
     /// Unit of `value`.
     unit: &'static str,
     value: fn(&PatternReport) -> f64,
-    /// The required ratio ftl : raw.
+    /// The required ratio of the two.
     pub(crate) bound: Bound,
 }
 
@@ -51,42 +54,109 @@ const fn side(pattern: Pattern, block_bytes: u64, threads: Option<u32>) -> Side 
 }
 
 const PAGE: u64 = 16 << 10;
-const APPEND: Side = side(Pattern::AppendSync, 4096, Some(1));
+const APPENDS: [Side; 2] = [side(Pattern::AppendSync, 4096, Some(1)); 2];
 
+fn bytes_rate(report: &PatternReport) -> f64 {
+    report.bytes_per_second / 1e6
+}
+
+fn rate(report: &PatternReport) -> f64 {
+    report.requests_per_second
+}
+
+fn amplification(report: &PatternReport) -> f64 {
+    report.write_amplification
+}
+
+const fn both(pattern: Pattern) -> [Side; 2] {
+    [side(pattern, PAGE, None); 2]
+}
+
+/// Of the ftl beside the bare device.
 pub(crate) const GOALS: [Goal; 4] = [
     Goal {
         name: "random 16K writes : sequential bandwidth",
-        ftl: side(Pattern::RandomWrite, PAGE, None),
-        raw: side(Pattern::SequentialWrite, 1 << 20, None),
+        sides: [side(Pattern::RandomWrite, PAGE, None), side(Pattern::SequentialWrite, 1 << 20, None)],
         unit: "MB/s",
-        value: |report| report.bytes_per_second / 1e6,
+        value: bytes_rate,
         bound: Bound::AtLeast(0.85),
     },
     Goal {
         name: "random 16K reads",
-        ftl: side(Pattern::RandomRead, PAGE, None),
-        raw: side(Pattern::RandomRead, PAGE, None),
+        sides: both(Pattern::RandomRead),
         unit: "1/s",
-        value: |report| report.requests_per_second,
+        value: rate,
         bound: Bound::AtLeast(0.9),
     },
     Goal {
         name: "4K append + sync : overwrite + sync",
-        ftl: APPEND,
-        raw: APPEND,
+        sides: APPENDS,
         unit: "1/s",
-        value: |report| report.requests_per_second,
+        value: rate,
         bound: Bound::AtLeast(0.95),
     },
     Goal {
-        name: "the same, bytes written",
-        ftl: APPEND,
-        raw: APPEND,
+        name: SAME_BYTES,
+        sides: APPENDS,
         unit: "per byte",
-        value: |report| report.write_amplification,
+        value: amplification,
         bound: Bound::AtMost(1.15),
     },
 ];
+
+/// Of what cannot be compressed, in a file that is to be compressed beside one that is not.
+const COMPRESSION_GOALS: [Goal; 6] = [
+    Goal {
+        name: "random 16K writes",
+        sides: both(Pattern::RandomWrite),
+        unit: "MB/s",
+        value: bytes_rate,
+        bound: Bound::AtLeast(0.97),
+    },
+    Goal {
+        name: "random 16K reads",
+        sides: both(Pattern::RandomRead),
+        unit: "1/s",
+        value: rate,
+        bound: Bound::AtLeast(0.97),
+    },
+    Goal { name: "4K append + sync", sides: APPENDS, unit: "1/s", value: rate, bound: Bound::AtLeast(0.97) },
+    Goal {
+        name: SAME_BYTES,
+        sides: APPENDS,
+        unit: "per byte",
+        value: amplification,
+        bound: Bound::AtMost(1.03),
+    },
+    Goal {
+        name: "random 16K writes at the live share",
+        sides: both(Pattern::Overwrite),
+        unit: "MB/s",
+        value: bytes_rate,
+        bound: Bound::AtLeast(0.97),
+    },
+    Goal {
+        name: SAME_BYTES,
+        sides: both(Pattern::Overwrite),
+        unit: "per byte",
+        value: amplification,
+        bound: Bound::AtMost(1.03),
+    },
+];
+
+/// Of the runs of the goal before.
+const SAME_BYTES: &str = "the same, bytes written";
+
+/// Makes a target on a device, whose content is lost.
+type Make<'a> = &'a dyn Fn(&Arc<dyn BlockDevice>) -> Result<Box<dyn Target>>;
+
+/// Two targets that are compared.
+struct Contest<'a> {
+    goals: &'static [Goal],
+    /// Their names in reports: that which has the goals first.
+    names: [&'static str; 2],
+    make: [Make<'a>; 2],
+}
 
 /// How a goal was met. Its JSON form is part of the command line's contract.
 #[derive(Clone, Debug, Serialize)]
@@ -95,11 +165,10 @@ pub struct GoalReport {
     pub name: &'static str,
     /// Unit of the values.
     pub unit: &'static str,
-    /// Of each round.
-    pub ftl: Vec<f64>,
-    /// Of each round.
-    pub raw: Vec<f64>,
-    /// Median of the rounds' ratios ftl : raw.
+    /// The values of each round, by target.
+    #[serde(flatten)]
+    pub values: BTreeMap<&'static str, Vec<f64>>,
+    /// Median of the rounds' ratios.
     pub ratio: f64,
     /// Ends of the interval of the ratio's geometric mean, at a confidence of 90%.
     pub interval: [f64; 2],
@@ -111,9 +180,9 @@ pub struct GoalReport {
     pub verdict: Verdict,
 }
 
-/// Runs all goals in `rounds` rounds. The content of the devices is lost. `config` gives seconds, threads, seed and the
-/// live share of the last run, which is overwritten to the steady state once and has no goal. All single results come
-/// back too.
+/// Runs the ftl's goals in `rounds` rounds. The content of the devices is lost. `config` gives seconds, threads, seed and
+/// the live share of the last run, which is overwritten to the steady state once and has no goal. All single results
+/// come back too.
 ///
 /// # Errors
 /// As [`super::run`], and for numbers of rounds outside [`ROUNDS`].
@@ -123,80 +192,126 @@ pub fn run(
     device: &Arc<dyn BlockDevice>,
     raw: &Arc<dyn BlockDevice>,
 ) -> Result<(Vec<GoalReport>, Vec<PatternReport>)> {
-    config.check()?;
-    if !ROUNDS.contains(&rounds) {
-        bail!("{rounds} rounds: {} to {} are possible", ROUNDS.start(), ROUNDS.end());
-    }
-    let capacity = device.geometry().capacity_bytes.min(raw.geometry().capacity_bytes);
-    let with = |side: Side, round: u64| Config {
+    let ftl = |device: &Arc<dyn BlockDevice>| -> Result<Box<dyn Target>> {
+        Ok(Box::new(target::FtlTarget::format(Arc::clone(device), config.map_memory_bytes)?))
+    };
+    let bare = |device: &Arc<dyn BlockDevice>| -> Result<Box<dyn Target>> {
+        Ok(Box::new(target::RawTarget::new(Arc::clone(device))))
+    };
+    let contest = Contest { goals: &GOALS, names: [target::FTL, target::RAW], make: [&ftl, &bare] };
+    let (goals, mut all) = contest.run(config, rounds, [device, raw])?;
+    let capacity = smaller([device, raw]);
+    let config = of_side(config, GOALS[0].sides[0], 0);
+    let live = worker::run(&config, Pattern::Overwrite, &*ftl(device)?, capacity);
+    all.push(live.with_context(|| device.name().to_owned())?);
+    Ok((goals, all))
+}
+
+/// Makes a file system on a device, of which the data of files is to be compressed or not.
+pub type MakeFileSystem<'a> = &'a dyn Fn(&Arc<dyn BlockDevice>, bool) -> Result<Arc<dyn Vfs>>;
+
+/// What compression costs where it saves nothing: the same data in a file that is to be compressed, and in one that is
+/// not, both on new file systems that `make` makes. Else as [`run`].
+///
+/// # Errors
+/// As [`run`].
+pub fn run_compressed(
+    config: &Config,
+    rounds: u64,
+    devices: [&Arc<dyn BlockDevice>; 2],
+    make: MakeFileSystem<'_>,
+) -> Result<(Vec<GoalReport>, Vec<PatternReport>)> {
+    let file = |device: &Arc<dyn BlockDevice>, is_compressed| -> Result<Box<dyn Target>> {
+        let name = if is_compressed { target::COMPRESSED } else { target::PLAIN };
+        Ok(Box::new(target::FileTarget::new(make(device, is_compressed)?, name)?))
+    };
+    let make: [Make<'_>; 2] = [&|device| file(device, true), &|device| file(device, false)];
+    Contest { goals: &COMPRESSION_GOALS, names: [target::COMPRESSED, target::PLAIN], make }
+        .run(config, rounds, devices)
+}
+
+fn smaller(devices: [&Arc<dyn BlockDevice>; 2]) -> u64 {
+    let [one, other] = devices.map(|device| device.geometry().capacity_bytes);
+    one.min(other)
+}
+
+fn of_side(config: &Config, side: Side, round: u64) -> Config {
+    Config {
         block_bytes: side.block_bytes,
         threads: side.threads.unwrap_or(config.threads),
         skew: Skew::Uniform,
         seed: config.seed + round,
         wraps: true,
         ..config.clone()
-    };
-    let mut all = Vec::new();
-    // The last two goals use the same runs.
-    let [writes, reads, appends, bytes] = &GOALS;
-    let mut goals = Vec::new();
-    for same in [&[writes][..], &[reads], &[appends, bytes]] {
-        let mut pairs = Vec::new();
-        for round in 0..rounds {
-            let Goal { name, ftl, raw: bare, .. } = same[0];
-            let line = || format!("round {} of {rounds}", round + 1);
-            let (ftl, raw) = Progress::new(*name, config.quiet, line).during(|| {
-                let quietly = |side| Config { quiet: true, ..with(side, round) };
-                measure([quietly(*ftl), quietly(*bare)], [ftl.pattern, bare.pattern], [device, raw], capacity)
-            })?;
-            all.extend([ftl.clone(), raw.clone()]);
-            pairs.push((ftl, raw));
-        }
-        for goal in same {
-            goals.push(goal.judge(&pairs)?);
-        }
     }
-    let store = target::FtlTarget::format(Arc::clone(device), config.map_memory_bytes)?;
-    let live = worker::run(&with(writes.ftl, 0), Pattern::Overwrite, &store, capacity);
-    all.push(live.with_context(|| device.name().to_owned())?);
-    Ok((goals, all))
 }
 
-/// One round: the ftl and the bare device, by these configurations and patterns. Half of the time each is on either
-/// device, and in the second half the bare device is filled first: the file written last may well be read faster.
-fn measure(
-    [ftl, bare]: [Config; 2],
-    [on_ftl, on_bare]: [Pattern; 2],
-    [one, other]: [&Arc<dyn BlockDevice>; 2],
-    capacity: u64,
-) -> Result<(PatternReport, PatternReport)> {
-    let half = ftl.seconds / 2;
-    let (mut store_sum, mut bare_sum) = (Measured::none()?, Measured::none()?);
-    for (device, raw, is_store_first) in [(one, other, true), (other, one, false)] {
-        let store = target::FtlTarget::format(Arc::clone(device), ftl.map_memory_bytes)?;
-        let space = target::RawTarget::new(Arc::clone(raw));
-        let prepare_store = || {
-            let prepared = Measuring::prepare(&ftl, on_ftl, &store, capacity);
-            prepared.with_context(|| device.name().to_owned())
-        };
-        let prepare_bare = || {
-            let prepared = Measuring::prepare(&bare, on_bare, &space, capacity);
-            prepared.with_context(|| raw.name().to_owned())
-        };
-        let sides = if is_store_first {
-            [prepare_store()?, prepare_bare()?]
-        } else {
-            let bare_side = prepare_bare()?;
-            [prepare_store()?, bare_side]
-        };
-        let [of_store, of_bare] = take_turns(half, sides)?;
-        store_sum.add(&of_store)?;
-        bare_sum.add(&of_bare)?;
+impl Contest<'_> {
+    fn run(
+        &self,
+        config: &Config,
+        rounds: u64,
+        devices: [&Arc<dyn BlockDevice>; 2],
+    ) -> Result<(Vec<GoalReport>, Vec<PatternReport>)> {
+        config.check()?;
+        if !ROUNDS.contains(&rounds) {
+            bail!("{rounds} rounds: {} to {} are possible", ROUNDS.start(), ROUNDS.end());
+        }
+        let mut all = Vec::new();
+        let mut goals = Vec::new();
+        for same in self.goals.chunk_by(|_, next| next.name == SAME_BYTES) {
+            let mut pairs = Vec::new();
+            for round in 0..rounds {
+                let Goal { name, sides, .. } = same[0];
+                let line = || format!("round {} of {rounds}", round + 1);
+                let quietly = |side| Config { quiet: true, ..of_side(config, side, round) };
+                let pair = Progress::new(name, config.quiet, line)
+                    .during(|| self.measure(sides.map(quietly), sides.map(|side| side.pattern), devices))?;
+                all.extend(pair.clone());
+                pairs.push(pair);
+            }
+            for goal in same {
+                goals.push(goal.judge(self.names, &pairs)?);
+            }
+        }
+        Ok((goals, all))
     }
-    Ok((
-        PatternReport::new(&ftl, on_ftl, target::FTL, capacity, &store_sum),
-        PatternReport::new(&bare, on_bare, target::RAW, capacity, &bare_sum),
-    ))
+
+    /// One round, by these configurations and patterns. Half of the time each target is on either device, and in the
+    /// second half the other one is filled first: the file written last may well be read faster.
+    fn measure(
+        &self,
+        configs: [Config; 2],
+        patterns: [Pattern; 2],
+        devices: [&Arc<dyn BlockDevice>; 2],
+    ) -> Result<[PatternReport; 2]> {
+        let capacity = smaller(devices);
+        let half = configs[0].seconds / 2;
+        let mut sums = [Measured::none()?, Measured::none()?];
+        for is_second in [false, true] {
+            let mut devices = devices;
+            if is_second {
+                devices.reverse();
+            }
+            let targets = [self.make[0](devices[0])?, self.make[1](devices[1])?];
+            let prepare = |side: usize| {
+                let prepared = Measuring::prepare(&configs[side], patterns[side], &*targets[side], capacity);
+                prepared.with_context(|| devices[side].name().to_owned())
+            };
+            let sides = if is_second {
+                let other = prepare(1)?;
+                [prepare(0)?, other]
+            } else {
+                [prepare(0)?, prepare(1)?]
+            };
+            for (sum, measured) in sums.iter_mut().zip(take_turns(half, sides)?) {
+                sum.add(&measured)?;
+            }
+        }
+        Ok([0, 1].map(|side| {
+            PatternReport::new(&configs[side], patterns[side], self.names[side], capacity, &sums[side])
+        }))
+    }
 }
 
 /// Measures both for so long each, [`TURN`] by turn: other load on the machine affects both, and each runs before the
@@ -213,10 +328,10 @@ fn take_turns(seconds: Duration, mut sides: [Measuring<'_>; 2]) -> Result<[Measu
 }
 
 impl Goal {
-    fn judge(&self, pairs: &[(PatternReport, PatternReport)]) -> Result<GoalReport> {
-        let (ftl, raw): (Vec<f64>, Vec<f64>) =
-            pairs.iter().map(|(ftl, raw)| ((self.value)(ftl), (self.value)(raw))).unzip();
-        let ratios = ftl.iter().zip(&raw).map(|(ftl, raw)| ftl / raw).collect();
+    fn judge(&self, names: [&'static str; 2], pairs: &[[PatternReport; 2]]) -> Result<GoalReport> {
+        let of_side = |side: usize| pairs.iter().map(|pair| (self.value)(&pair[side])).collect::<Vec<_>>();
+        let values = [of_side(0), of_side(1)];
+        let ratios = values[0].iter().zip(&values[1]).map(|(one, other)| one / other).collect();
         let Estimate { median, interval, .. } =
             Estimate::of_ratios(ratios).with_context(|| format!("{}: nothing was done", self.name))?;
         let verdict = self.bound.judge(interval);
@@ -228,37 +343,14 @@ impl Goal {
             goal: self.bound.to_string(),
             is_met: verdict == Verdict::Met,
             verdict,
-            ftl,
-            raw,
+            values: names.into_iter().zip(values).collect(),
         })
     }
 }
 
 /// A table of all goals, and a line for the run without one.
 pub fn table(config: &Config, goals: &[GoalReport], all: &[PatternReport]) -> String {
-    let mut text = format!(
-        "{:<42}{:>12}{:>12} {:<9}{:>7}{:>17}{:>9}\n",
-        "medians", "ftl", "bare", "", "ratio", "90% interval", "goal"
-    );
-    for goal in goals {
-        let middle = |values: &[f64]| {
-            let value = median(values);
-            if value < 100.0 { format!("{value:.3}") } else { format!("{value:.0}") }
-        };
-        let [low, high] = goal.interval;
-        let _ = writeln!(
-            text,
-            "{:<42}{:>12}{:>12} {:<9}{:>7.3}{:>17}{:>9}  {}",
-            goal.name,
-            middle(&goal.ftl),
-            middle(&goal.raw),
-            goal.unit,
-            goal.ratio,
-            format!("{low:.3} to {high:.3}"),
-            goal.goal,
-            goal.verdict,
-        );
-    }
+    let mut text = of_goals([target::FTL, target::RAW], goals);
     if let Some(live) = all.last() {
         let _ = writeln!(
             text,
@@ -266,6 +358,38 @@ pub fn table(config: &Config, goals: &[GoalReport], all: &[PatternReport]) -> St
             config.live_percent,
             live.bytes_per_second / 1e6,
             live.write_amplification,
+        );
+    }
+    text
+}
+
+/// A table of the goals of compression.
+pub fn compression_table(goals: &[GoalReport]) -> String {
+    of_goals([target::COMPRESSED, target::PLAIN], goals)
+}
+
+fn of_goals(names: [&str; 2], goals: &[GoalReport]) -> String {
+    let mut text = format!(
+        "{:<42}{:>12}{:>12} {:<9}{:>7}{:>17}{:>9}\n",
+        "medians", names[0], names[1], "", "ratio", "90% interval", "goal"
+    );
+    for goal in goals {
+        let middle = |name: &str| {
+            let value = median(&goal.values[name]);
+            if value < 100.0 { format!("{value:.3}") } else { format!("{value:.0}") }
+        };
+        let [low, high] = goal.interval;
+        let _ = writeln!(
+            text,
+            "{:<42}{:>12}{:>12} {:<9}{:>7.3}{:>17}{:>9}  {}",
+            goal.name,
+            middle(names[0]),
+            middle(names[1]),
+            goal.unit,
+            goal.ratio,
+            format!("{low:.3} to {high:.3}"),
+            goal.goal,
+            goal.verdict,
         );
     }
     text

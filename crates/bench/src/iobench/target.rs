@@ -1,13 +1,17 @@
 use std::{ops::AddAssign, sync::Arc};
 
 use anyhow::Result;
-use lacuna_device::BlockDevice;
+use lacuna_device::{BlockDevice, File, StreamHint, Vfs};
 use lacuna_ftl::{Footprint, FormatOptions, Ftl, Lba, Op, Options, SECTOR, Stats, Stream};
 
 /// Name of the space of a store, in reports.
 pub(super) const FTL: &str = "ftl";
 /// Name of the bare device.
 pub(super) const RAW: &str = "raw";
+/// Name of a file whose data is to be compressed.
+pub(super) const COMPRESSED: &str = "compressed";
+/// Name of one whose data is not.
+pub(super) const PLAIN: &str = "plain";
 
 /// The target of a pattern. Offsets and lengths are in bytes, multiples of 512.
 pub(super) trait Target: Sync {
@@ -96,6 +100,48 @@ impl Target for FtlTarget {
         let Stats { log_bytes, gc_bytes, checkpoint_bytes, device, .. } = self.0.stats();
         let (written_bytes, read_bytes) = (device.written_bytes, device.read_bytes);
         Traffic { written_bytes, read_bytes, log_bytes, gc_bytes, checkpoint_bytes }
+    }
+}
+
+/// A file.
+pub(super) struct FileTarget {
+    name: &'static str,
+    vfs: Arc<dyn Vfs>,
+    file: Arc<dyn File>,
+}
+
+impl FileTarget {
+    /// A new one.
+    pub(super) fn new(vfs: Arc<dyn Vfs>, name: &'static str) -> Result<FileTarget> {
+        Ok(FileTarget { name, file: vfs.create("iobench", StreamHint::Data)?, vfs })
+    }
+}
+
+impl Target for FileTarget {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        Ok(self.file.read_at(offset, buf)?)
+    }
+
+    fn write(&self, offset: u64, data: &[u8], _is_log: bool) -> Result<()> {
+        Ok(self.file.write_at(offset, data)?)
+    }
+
+    fn trim(&self, offset: u64, len: u64) -> Result<()> {
+        Ok(self.file.punch(offset, len)?)
+    }
+
+    fn sync(&self) -> Result<()> {
+        Ok(self.file.sync()?)
+    }
+
+    fn traffic(&self) -> Traffic {
+        let stats = self.vfs.stats().unwrap_or_default();
+        let (written_bytes, read_bytes) = (stats.device_written_bytes, stats.device_read_bytes);
+        Traffic { written_bytes, read_bytes, ..Traffic::default() }
     }
 }
 

@@ -57,9 +57,9 @@ fn goals_are_judged_on_both_targets() {
     assert_eq!((goals.len(), all.len()), (4, 2 * 2 * 3 + 1));
     for goal in &goals {
         let [low, high] = goal.interval;
-        assert!(low <= goal.ratio && goal.ratio <= high * 1.001 && goal.ftl.len() == 2, "{goal:?}");
+        assert!(low <= goal.ratio && goal.ratio <= high * 1.001 && goal.values["ftl"].len() == 2, "{goal:?}");
     }
-    assert_eq!(goals[3].raw, [1.0, 1.0], "a raw overwrite writes what it is told to");
+    assert_eq!(goals[3].values["raw"], [1.0, 1.0], "a raw overwrite writes what it is told to");
     // Nine sectors for eight, and what a store writes in any case, which counts when there is time for few.
     assert!(goals[3].ratio >= 1.125, "{:?}", goals[3]);
     let written: Vec<_> = all.iter().filter(|report| report.pattern == "randwrite").collect();
@@ -70,6 +70,24 @@ fn goals_are_judged_on_both_targets() {
     for rounds in [0, 11] {
         assert!(goals::run(&config, rounds, &device(), &device()).is_err());
     }
+}
+
+#[test]
+fn a_compressed_file_is_judged_beside_a_plain_one() {
+    let made = std::cell::RefCell::new(Vec::new());
+    let (goals, all) = goals::run_compressed(&config(&[]), 2, [&device(), &device()], &|_, is_compressed| {
+        made.borrow_mut().push(is_compressed);
+        Ok(lacuna_device::MemVfs::new())
+    })
+    .unwrap();
+    assert_eq!((goals.len(), all.len()), (6, 2 * 2 * 4));
+    assert_eq!(made.into_inner(), [true, false].repeat(2 * 2 * 4));
+    for goal in &goals {
+        assert!(goal.values["compressed"].len() == 2 && goal.values["plain"].len() == 2, "{goal:?}");
+    }
+    assert!(all.iter().step_by(2).all(|report| report.target == "compressed"));
+    let table = goals::compression_table(&goals);
+    assert_eq!(table.lines().count(), 1 + 6, "{table}");
 }
 
 #[test]
