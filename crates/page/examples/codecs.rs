@@ -19,11 +19,14 @@ fn main() -> std::io::Result<()> {
     let codecs = [
         Codec::fast(Algorithm::None),
         Codec::fast(Algorithm::Lz4),
+        Codec { algorithm: Algorithm::Lz4, level: 4 },
+        Codec { algorithm: Algorithm::Lz4, level: 12 },
         Codec { algorithm: Algorithm::Lz4, level: -2 },
         Codec { algorithm: Algorithm::Lz4, level: -3 },
         Codec { algorithm: Algorithm::Lz4, level: -8 },
         Codec { algorithm: Algorithm::Zstd, level: -3 },
         Codec::fast(Algorithm::Zstd),
+        Codec { algorithm: Algorithm::Zstd, level: 6 },
         Codec { algorithm: Algorithm::Zlib, level: 1 },
         Codec::fast(Algorithm::Zlib),
         Codec::fast(Algorithm::Lzo),
@@ -48,11 +51,17 @@ fn main() -> std::io::Result<()> {
     Ok(())
 }
 
-/// Pages spread evenly over the file; holes, and bytes that are no page of 16 KiB, are left out.
+/// Pages spread evenly over the file; holes, freed pages, and bytes that are no page of 16 KiB, are left out.
 fn pages(file: &[u8]) -> Vec<Vec<u8>> {
-    let all: Vec<&[u8]> = file.chunks_exact(PAGE).filter(|page| page.starts_with(b"LcPg")).collect();
+    let mut decoder = Decoder::new();
+    let decode = |image: &[u8]| {
+        let (meta, mut page) = (read_meta(image), vec![0; PAGE]);
+        decoder.decode(image, (meta.table, meta.page_no), &mut page).ok()?;
+        Some(page)
+    };
+    let all: Vec<Vec<u8>> = file.chunks_exact(PAGE).filter_map(decode).collect();
     let step = all.len().div_ceil(PAGES_MAX).max(1);
-    all.into_iter().step_by(step).map(<[u8]>::to_vec).collect()
+    all.into_iter().step_by(step).collect()
 }
 
 /// Microseconds to encode and to decode, and bytes in whole sectors, per page.
