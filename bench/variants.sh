@@ -5,6 +5,7 @@
 #   row-lz4                    row tables by LZ4, as page tables are by default
 #   page-ALGORITHM, page-none  page tables compressed by it, or by nothing
 #   page-zstd-LEVEL            or by zstd at that level
+#   adaptive-LEVEL             pages that rest by zstd at that level
 #   *-doublewrite              every page is written twice
 #   *-cached                   two thirds of the pool's memory hold pages as they are stored
 #   row-papers                 that, and a single flusher: the baseline of the NVM Compression papers
@@ -30,6 +31,7 @@ variant_options() {
             tables=(--tables page --algorithm "${name#page-}")
             ;;
         page-zstd-[1-9]*) tables=(--tables page --algorithm zstd --level "${name##*-}") ;;
+        adaptive-[1-9]*) tables=(--tables adaptive --level "${name##*-}") ;;
         *)
             echo "$0: unknown variant $1: bench/variants.sh lists them" >&2
             return 1

@@ -85,6 +85,7 @@ fn table_json(table: &TableInfo, images: Option<&TableImages>) -> Value {
     });
     if matches!(table.options.kind, TableKind::Adaptive { .. }) {
         json["rested_pages"] = table.rested_pages.into();
+        json["woken_pages"] = table.woken_pages.into();
     }
     if let Some(images) = images.filter(|_| !is_row(table)) {
         let pages =

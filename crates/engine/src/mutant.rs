@@ -30,6 +30,10 @@ lacuna_mutants::breakable_rules! {
     KeysSynced = "keys-synced",
     /// A page of an adaptive table is encoded as one that rests only once it does.
     RestsWait = "rests-wait",
+    /// One that is read often is not (space::rest).
+    ReadsNoted = "reads-noted",
+    /// But is once it no longer is (space::rest).
+    ReadsAge = "reads-age",
     /// Pages in flight hold the checkpoint back (dirty list invariant 1).
     FlightsCount = "flights-count",
     /// The control file is on the medium before log is freed (flush invariant 4).

@@ -31,8 +31,12 @@ fn value(key: u64, version: u64) -> Vec<u8> {
 }
 
 fn fill(store: &Store) -> Table {
+    fill_with(store, ROWS)
+}
+
+fn fill_with(store: &Store, rows: u64) -> Table {
     let table = store.create_table("t", adaptive()).expect("create");
-    for first in (0..ROWS).step_by(500) {
+    for first in (0..rows).step_by(500) {
         let mut txn = store.begin();
         for key in first..first + 500 {
             txn.put(&table, &key.to_be_bytes(), &value(key, 0)).expect("put");
@@ -96,6 +100,55 @@ fn pages_that_rest_change_their_codec_and_those_written_often_do_not() {
         let found = store.begin().get(&table, &key.to_be_bytes()).expect("get");
         assert_eq!(found, Some(value(key, if is_hot { version } else { 0 })));
     }
+    store.check().expect("check");
+}
+
+/// Reads these keys in turn, again and again.
+fn read_often(store: &Store, table: &Table, keys: impl Iterator<Item = u64> + Clone) {
+    for _ in 0..8 {
+        for key in keys.clone() {
+            let found = store.begin().get(table, &key.to_be_bytes()).expect("get");
+            assert_eq!(found, Some(value(key, 0)), "{key}");
+        }
+        for _ in 0..100 {
+            store.step().expect("step");
+        }
+    }
+}
+
+/// And others are encoded as ones that rest, in a store in which nobody writes. What is read often changes, and the codecs
+/// with it.
+#[test]
+fn pages_that_are_read_often_keep_the_codec_that_decodes_faster() {
+    // A quarter of the table is twice the pool.
+    let options = StoreOptions { pool_bytes: 1 << 20, ..options() };
+    let store = Store::open(MemVfs::new(), options).expect("open");
+    let rows = 5 * ROWS;
+    let table = fill_with(&store, rows);
+    let all: u64 = images(&store).pages.values().sum();
+    let quarter =
+        |number: u64| (number * rows / 4..(number + 1) * rows / 4).step_by(ROWS_OF_PAGE as usize / 2);
+    read_often(&store, &table, quarter(0));
+    let first = images(&store);
+    assert!(pages(&first, Algorithm::Lz4) > all / 10, "read often: {:?}", first.pages);
+    assert!(pages(&first, Algorithm::Zstd) > all / 2, "not read: {:?}", first.pages);
+    // Another one now, whose pages are at rest.
+    let woken = |store: &Store| store.tables().expect("tables")[0].woken_pages;
+    let before = woken(&store);
+    for _ in 0..4 {
+        read_often(&store, &table, quarter(2));
+    }
+    let second = images(&store);
+    assert!(woken(&store) - before > all / 10, "{} of {all} pages woke", woken(&store) - before);
+    assert!(pages(&second, Algorithm::Lz4) > all / 10, "read often: {:?}", second.pages);
+    assert!(
+        pages(&second, Algorithm::Lz4) < all / 3,
+        "those of before are not read any more: {:?}",
+        second.pages
+    );
+    // Each once, and for the two quarters once more for each change.
+    let written = woken(&store) + store.tables().expect("tables")[0].rested_pages;
+    assert!(written < all * 5 / 2, "{written} pages written for {all}");
     store.check().expect("check");
 }
 

@@ -73,6 +73,7 @@ const PLAINTEXT: &str = "encrypted::nothing_of_a_marked_workload_lies_in_the_fil
 const KEYS: &str = "encrypted::power_cuts_while_secrets_change_leave_the_old_or_the_new_one";
 const UNKNOWN_KEY: &str = "encrypted::replay_writes_nothing_of_a_table_without_its_key";
 const BEHIND: &str = "encrypted::what_a_crash_left_behind_an_encrypted_image_goes_with_the_next_one";
+const READ_OFTEN: &str = "adaptive::pages_that_are_read_often_keep_the_codec_that_decodes_faster";
 const RESTS: &str = "adaptive::pages_that_rest_change_their_codec_and_those_written_often_do_not";
 /// Seeds of each test; of schedules of threads more, since few of them meet in the place that matters.
 const CASES: &str = if cfg!(feature = "shuttle") { "150" } else { "40" };
@@ -87,6 +88,8 @@ const RULES: &[(&str, &str)] = &[
     ("tails-covered", BEHIND),
     ("keys-synced", KEYS),
     ("rests-wait", RESTS),
+    ("reads-noted", READ_OFTEN),
+    ("reads-age", READ_OFTEN),
     ("pages-synced", DIRECTORY),
     ("pages-synced", ATOMIC),
     ("pages-whole", ATOMIC),

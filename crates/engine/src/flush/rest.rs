@@ -1,8 +1,8 @@
-//! Encoding pages of adaptive tables anew once they rest (`space::rest`).
+//! Encoding pages of adaptive tables anew once they rest, and again when they are read often then (`space::rest`).
 //!
 //! A flush writes pages of an adaptive table by the cheap codec. The producer looks through the notes of these tables,
-//! one table after the other, and queues jobs for pages that rest: a consumer rewrites them (`rewrite`), so a crash
-//! leaves each in the one form or the other, and no foreground thread has to do with it.
+//! one table after the other, and queues jobs for pages that rest or are woken: a consumer rewrites them (`rewrite`), so
+//! a crash leaves each in the one form or the other, and no foreground thread has to do with it.
 //!
 //! 1. Work that others wait for comes first: there is one such job at a time, among those that `queue` puts last, and
 //!    none while more than half of the log is in use that flushes may let grow; or more than all of it, while nobody
@@ -10,7 +10,8 @@
 //!    take the space that deletes need.
 //! 2. Consumers spend a share of one processor's time for it, less while others change pages ([`BUSY_SHARE`]) than while
 //!    none does ([`QUIET_SHARE`]). A page that cannot have its time now rests later.
-//! 3. While nobody changes a page for [`QUIET_ROUNDS`], every page rests that is not dirty: the log does not grow.
+//! 3. While nobody changes a page for [`QUIET_ROUNDS`], every page rests that is neither dirty nor read often: the log
+//!    does not grow.
 //! 4. A page that cannot be read is left alone: whoever needs it gets the error.
 
 use std::{
@@ -55,6 +56,8 @@ pub(super) struct Rests(Mutex<State>);
 struct State {
     table: TableId,
     page: u64,
+    /// Counts of reads are aged on this way through the table.
+    ages: bool,
     /// Log records of others.
     seen: u64,
     quiet_rounds: u32,
@@ -71,6 +74,7 @@ impl Default for Rests {
         Rests(Mutex::new(State {
             table: TableId(0),
             page: 0,
+            ages: false,
             seen: 0,
             quiet_rounds: 0,
             renewed: 0,
@@ -120,9 +124,16 @@ impl Flusher {
             (state.table, state.page) = (space.id(), 0);
         }
         let end = space.pages_in_file().min(PAGES_MAX);
+        let notes = space.rest_notes();
+        if state.page == 0 {
+            state.ages = notes.begin_to_age(end);
+        }
         let mut pages = Vec::new();
         let last = end.min(state.page + ROUND_NOTES);
         while state.page < last && pages.len() < JOB_PAGES {
+            if state.ages {
+                notes.age(state.page);
+            }
             if self.rest_of(space, state.page, is_quiet) != Rest::Awake {
                 pages.push(state.page);
             }
@@ -160,19 +171,21 @@ impl Writer {
 
     fn encode_anew(&mut self, flusher: &Flusher, job: RestJob) -> Result<u64> {
         let Some(space) = job.space.pin_for_work().filter(|space| !space.is_locked()) else { return Ok(0) };
-        let mut renewed = Vec::new();
+        let (mut rested, mut woken) = (Vec::new(), Vec::new());
         for page in job.pages {
             if flusher.rest_of(&space, page, job.is_quiet) == Rest::Unknown && !look_up(&space, page) {
                 continue;
             }
-            if flusher.rest_of(&space, page, job.is_quiet) != Rest::Due {
-                continue;
-            }
+            let (cause, renewed) = match flusher.rest_of(&space, page, job.is_quiet) {
+                Rest::Due => (Cause::Rest, &mut rested),
+                Rest::Woken => (Cause::Wake, &mut woken),
+                Rest::Awake | Rest::Unknown => continue,
+            };
             let notes = space.rest_notes();
-            match self.renew_if_outdated(flusher, &space, PageNo(page)) {
+            match self.renew_if_outdated(flusher, &space, PageNo(page), cause) {
                 Ok(Some(frame)) => renewed.push(frame),
-                // It is written soon, and then noted.
-                Ok(None) if has_changes(flusher, &space, PageNo(page)) => {
+                // It is written soon, and then noted; or neither codec does better, which is tried later each time.
+                Ok(None) if cause == Cause::Wake || has_changes(flusher, &space, PageNo(page)) => {
                     notes.note_written(page, flusher.pager.log().end_hint());
                 }
                 Ok(None) => notes.note_rested(page),
@@ -181,8 +194,11 @@ impl Writer {
                 Err(error) => return Err(error),
             }
         }
-        let count = renewed.len() as u64;
-        self.write(flusher, &Due { frames: renewed, before: Lsn(u64::MAX), cause: Cause::Rest })?;
+        let mut count = 0;
+        for (frames, cause) in [(rested, Cause::Rest), (woken, Cause::Wake)] {
+            count += frames.len() as u64;
+            self.write(flusher, &Due { frames, before: Lsn(u64::MAX), cause })?;
+        }
         Ok(count)
     }
 }

@@ -47,7 +47,7 @@ impl Writer {
             if space.blocks().is_some() {
                 recompressed += u64::from(recompress(flusher, &space, page)?);
             } else {
-                outdated.extend(self.renew_if_outdated(flusher, &space, page)?);
+                outdated.extend(self.renew_if_outdated(flusher, &space, page, Cause::Rest)?);
             }
         }
         let count = outdated.len() as u64;
@@ -55,28 +55,36 @@ impl Writer {
         Ok(count + recompressed)
     }
 
-    /// Logs a change that changes nothing, if the page's new image would differ from the one on the device.
+    /// Logs a change that changes nothing, if the page's new image, for this cause, would differ from the one on the
+    /// device.
     pub(super) fn renew_if_outdated(
         &mut self,
         flusher: &Flusher,
         space: &Arc<Space>,
         page: PageNo,
+        cause: Cause,
     ) -> Result<Option<Arc<Frame>>> {
-        match self.is_outdated(flusher, space, page)? {
+        match self.is_outdated(flusher, space, page, cause)? {
             true => renew(flusher, space, page),
             false => Ok(None),
         }
     }
 
     /// Whether the page has no changes to be flushed, and its new image would differ from the one on the device.
-    fn is_outdated(&mut self, flusher: &Flusher, space: &Arc<Space>, page: PageNo) -> Result<bool> {
+    fn is_outdated(
+        &mut self,
+        flusher: &Flusher,
+        space: &Arc<Space>,
+        page: PageNo,
+        cause: Cause,
+    ) -> Result<bool> {
         let Some(page) = flusher.pager.read_if_written(space, page)? else { return Ok(false) };
         if page.frame().has_changes() || ops::kind(&page) == Some(PageKind::Hole) {
             return Ok(false);
         }
         // An image in flight may have been made before the table was altered. While the page is latched no other write
         // of it can start, so without one in flight its image on the device does not change.
-        Ok(page.frame().is_in_flight() || self.would_change(flusher, &page, space)?)
+        Ok(page.frame().is_in_flight() || self.would_change(flusher, &page, space, cause)?)
     }
 }
 

@@ -50,6 +50,8 @@ pub(super) enum Cause {
     /// They are written anew in the form of pages that rest: those of adaptive tables that do, and all of a table that is
     /// optimized.
     Rest,
+    /// They are written anew in the form of others, as they are read often.
+    Wake,
 }
 
 impl FlushStats {
@@ -61,7 +63,7 @@ impl FlushStats {
             Cause::Eviction => self.for_eviction += pages,
             Cause::Log => self.for_log += pages,
             Cause::Dirty => self.for_dirty += pages,
-            Cause::Asked | Cause::Rest => {}
+            Cause::Asked | Cause::Rest | Cause::Wake => {}
         }
         self.again += again;
         self.image_bytes += bytes.0;

@@ -242,15 +242,7 @@ impl Writer {
             });
         }
         let on_disk = frame.disk_bytes();
-        let codec = match due.cause {
-            // No writer waits for space, and it may be the page's last image for long.
-            Cause::Asked => space.codec(on_disk),
-            Cause::Rest => space.rest_codec(on_disk),
-            Cause::Eviction | Cause::Log | Cause::Dirty => {
-                space.codec(on_disk).after(on_disk, space.page_bytes())
-            }
-        };
-        let codec = codec_of(&space, &page, codec);
+        let codec = codec_of(&space, &page, codec_for(due.cause, &space, on_disk));
         if !flusher.pager.pool().dirty().take_off(&page, due.before) {
             return None;
         }
@@ -362,12 +354,13 @@ impl Writer {
         flusher: &Flusher,
         page: &ReadGuard,
         space: &Space,
+        cause: Cause,
     ) -> Result<bool> {
         self.prepare(flusher);
         let is_never_torn = flusher.protection(space).is_never_torn();
         self.encoder.set_checksums(flusher.options.checksums || !is_never_torn);
         let on_disk = page.frame().disk_bytes();
-        let codec = codec_of(space, page, space.rest_codec(on_disk));
+        let codec = codec_of(space, page, codec_for(cause, space, on_disk));
         self.copy(page, codec);
         let (bytes, _) = self.encode(space, codec, 0);
         // Behind others it may stay.
@@ -546,6 +539,18 @@ fn punch_all(flusher: &Flusher, images: &[&Image]) -> Result<bool> {
     Ok(is_made)
 }
 
+/// The codec of a page that is written for that cause, and whose image on the device takes `on_disk` bytes.
+fn codec_for(cause: Cause, space: &Space, on_disk: usize) -> Codec {
+    match cause {
+        // No writer waits for space, and it may be the page's last image for long.
+        Cause::Asked | Cause::Wake => space.codec(on_disk),
+        Cause::Rest => space.rest_codec(on_disk),
+        Cause::Eviction | Cause::Log | Cause::Dirty => {
+            space.codec(on_disk).after(on_disk, space.page_bytes())
+        }
+    }
+}
+
 /// Notes of a page of an adaptive table how its image was made (`space::rest`).
 fn note_rest(flusher: &Flusher, image: &Image, cause: Cause) {
     let space = &image.space;
@@ -555,7 +560,10 @@ fn note_rest(flusher: &Flusher, image: &Image, cause: Cause) {
             space.rest_notes().note_rested(image.page().0);
             space.count_written(|flushed| flushed.rested_pages += 1);
         }
-        _ => space.rest_notes().note_written(image.page().0, flusher.pager.log().end_hint()),
+        _ => {
+            space.rest_notes().note_written(image.page().0, flusher.pager.log().end_hint());
+            space.count_written(|flushed| flushed.woken_pages += u64::from(cause == Cause::Wake));
+        }
     }
 }
 

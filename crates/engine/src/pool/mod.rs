@@ -251,18 +251,35 @@ impl Pool {
 
     /// The page, latched shared, read from the device when it is not in memory.
     pub(crate) fn read(&self, space: &Space, page: PageNo) -> Result<ReadGuard> {
-        self.find(space, page, |frame| frame.read(), |filled| filled.downgrade(), |guard| Some(&guard.frame))
+        self.read_by(space, page, || space.note_read(page))
+    }
+
+    /// [`Pool::read`]; calls `missed` after it was read from the device.
+    fn read_by(&self, space: &Space, page: PageNo, missed: impl Fn()) -> Result<ReadGuard> {
+        let filled = |guard: WriteGuard| {
+            missed();
+            guard.downgrade()
+        };
+        self.find(space, page, |frame| frame.read(), filled, |guard| Some(&guard.frame))
     }
 
     /// The page, latched exclusively, read from the device when it is not in memory.
     pub(crate) fn write(&self, space: &Space, page: PageNo) -> Result<WriteGuard> {
-        self.find(space, page, |frame| frame.write(), |filled| filled, |guard| Some(&*guard.frame))
+        let filled = |guard| {
+            space.note_read(page);
+            guard
+        };
+        self.find(space, page, |frame| frame.write(), filled, |guard| Some(&*guard.frame))
     }
 
     /// As [`Pool::write`]; `None` if others keep the page for [`PATIENCE`].
     pub(crate) fn write_soon(&self, space: &Space, page: PageNo) -> Result<Option<WriteGuard>> {
         let latch = |frame: Arc<Frame>| frame.write_within(PATIENCE);
-        self.find(space, page, latch, Some, |guard| guard.as_ref().map(|guard| &*guard.frame))
+        let filled = |guard| {
+            space.note_read(page);
+            Some(guard)
+        };
+        self.find(space, page, latch, filled, |guard| guard.as_ref().map(|guard| &*guard.frame))
     }
 
     /// The page, latched exclusively, if it is in memory.
@@ -328,13 +345,13 @@ impl Pool {
         Ok(())
     }
 
-    /// Like [`Pool::read`]; `None` when nothing was ever written there.
+    /// Like [`Pool::read`], and not counted as one; `None` when nothing was ever written there.
     pub(crate) fn read_if_written(&self, space: &Space, page: PageNo) -> Result<Option<ReadGuard>> {
-        match self.read(space, page) {
+        match self.read_by(space, page, || ()) {
             Ok(guard) => Ok(Some(guard)),
             Err(_) if is_unwritten(space, page)? => Ok(None),
             // It may have been written since: only a second failure is one.
-            Err(_) => self.read(space, page).map(Some),
+            Err(_) => self.read_by(space, page, || ()).map(Some),
         }
     }
 

@@ -98,6 +98,7 @@ pub(crate) struct Flushed {
     pub(crate) image_bytes: u64,
     pub(crate) plain_pages: u64,
     pub(crate) rested_pages: u64,
+    pub(crate) woken_pages: u64,
     pub(crate) punches: u64,
     pub(crate) refused_punches: u64,
 }
@@ -286,6 +287,13 @@ impl Space {
 
     pub(crate) fn rest_notes(&self) -> &RestNotes {
         &self.rest_notes
+    }
+
+    /// Notes that a page was read from the device for a user.
+    pub(crate) fn note_read(&self, page: PageNo) {
+        if self.is_adaptive() {
+            self.rest_notes.note_read(page.0);
+        }
     }
 
     /// Pages for which the file has space.

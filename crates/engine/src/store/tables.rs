@@ -71,6 +71,9 @@ pub struct TableInfo {
     pub refused_punches: u64,
     /// Pages of an adaptive table that were encoded anew since the store was opened because they rest.
     pub rested_pages: u64,
+    /// Pages of an adaptive table that were encoded anew since the store was opened because they are read often and were
+    /// encoded as pages that rest.
+    pub woken_pages: u64,
     /// Nodes of its tree that were split since the store was opened.
     pub splits: u64,
 }
@@ -411,6 +414,7 @@ impl Store {
                 punches: flushed.punches,
                 refused_punches: flushed.refused_punches,
                 rested_pages: flushed.rested_pages,
+                woken_pages: flushed.woken_pages,
                 splits: space.splits(),
             });
         }

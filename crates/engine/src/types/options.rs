@@ -9,7 +9,7 @@ use crate::types::error::{Error, Result};
 const ROW_PAGE_BYTES_MAX: usize = 16 << 10;
 
 /// zstd's level for pages that rest.
-const REST_LEVEL: i32 = 6;
+const REST_LEVEL: i32 = 4;
 
 /// When a commit returns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -235,7 +235,7 @@ pub enum TableKind {
     /// Compressed when they are flushed, each page as it is used: by LZ4 at its default level while it is written often,
     /// by zstd once it rests. Threads of the store, or [`crate::Store::step`], encode pages that rest anew.
     Adaptive {
-        /// zstd's level for pages that rest, 0 to 22; 0 is 6.
+        /// zstd's level for pages that rest, 0 to 22; 0 is 4.
         level: i32,
     },
     /// Compressed row by row into blocks of a fixed length, as InnoDB's `ROW_FORMAT=COMPRESSED` does: each
