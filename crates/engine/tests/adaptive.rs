@@ -1,9 +1,12 @@
 //! Adaptive tables: which pages are encoded anew, and when.
 
-use std::{ops::ControlFlow, sync::Arc, thread, time::Duration};
+use std::{cell::RefCell, ops::ControlFlow, sync::Arc, thread, time::Duration};
 
 use lacuna_device::{MemVfs, Vfs};
 use lacuna_engine::{Algorithm, Store, StoreOptions, Table, TableImages, TableKind, TableOptions};
+use lacuna_sim::{CutTally, SeededRng, SimVfs, for_each_seed};
+
+use crate::rigs::{Flash, Rig, recover};
 
 const ROWS: u64 = 6000;
 /// A page holds about so many.
@@ -150,6 +153,83 @@ fn pages_that_are_read_often_keep_the_codec_that_decodes_faster() {
     let written = woken(&store) + store.tables().expect("tables")[0].rested_pages;
     assert!(written < all * 5 / 2, "{written} pages written for {all}");
     store.check().expect("check");
+}
+
+/// Pages come to rest, and a third of them is woken; the power is cut after so many operations.
+fn cut_case(rig: &dyn Rig, seed: u64, operations: u64, tally: &RefCell<CutTally>) {
+    const ROWS: u64 = 1800;
+    let mut rng = SeededRng::new(seed);
+    let options = || StoreOptions { pool_bytes: 1 << 20, ..options() };
+    let long = |key: u64| value(key, 0).repeat(8);
+    let store = recover(rig, &mut rng, |vfs| Store::open(vfs, options()));
+    let table = store.create_table("t", adaptive()).expect("create");
+    for first in (0..ROWS).step_by(100) {
+        let mut txn = store.begin();
+        for key in first..first + 100 {
+            txn.put(&table, &key.to_be_bytes(), &long(key)).expect("put");
+        }
+        txn.commit().expect("commit");
+        store.step().expect("step");
+    }
+    store.checkpoint().expect("checkpoint");
+    rig.set_cut_after(operations);
+    let (mut rested, mut woken) = (0, 0);
+    for round in 0..16 {
+        for key in 0..ROWS / 3 {
+            let found = store.begin().get(&table, &key.to_be_bytes());
+            assert!(rig.is_off() || found.expect("get") == Some(long(key)), "{key}");
+        }
+        for _ in 0..60 {
+            let stepped = store.step();
+            assert!(stepped.is_ok() || rig.is_off(), "round {round}: {stepped:?}");
+            if let Ok(tables) = store.tables() {
+                (rested, woken) = (tables[0].rested_pages, tables[0].woken_pages);
+            }
+        }
+        let written = store.checkpoint();
+        assert!(written.is_ok() || rig.is_off(), "round {round}: {written:?}");
+    }
+    tally.borrow_mut().note(match (rig.is_off(), rested, woken) {
+        (false, ..) => "behind all",
+        (true, _, 1..) => "while pages wake",
+        (true, 1.., _) => "while they rest",
+        (true, ..) => "before",
+    });
+    drop((table, store));
+    let store = recover(rig, &mut rng, |vfs| Store::open(vfs, options()));
+    let table = store.table("t").expect("catalog").expect("made before");
+    for key in 0..ROWS {
+        assert_eq!(store.begin().get(&table, &key.to_be_bytes()).expect("get"), Some(long(key)), "{key}");
+    }
+    store.check().expect("check");
+    rig.check();
+}
+
+fn cuts(make: impl Fn(u64) -> (Box<dyn Rig>, u64), places: &[(&str, u64)]) {
+    const CASES: u64 = 40;
+    let (tally, mut done) = (RefCell::default(), 0);
+    for_each_seed(CASES, |seed| {
+        let (rig, operations) = make(seed);
+        cut_case(&*rig, seed, operations, &tally);
+        done += 1;
+    });
+    let tally: CutTally = tally.into_inner();
+    eprintln!("cuts\n{tally}");
+    if done >= CASES {
+        tally.assert_each(places);
+    }
+}
+
+#[test]
+fn power_cuts_while_pages_rest_and_wake_on_a_directory_lose_nothing() {
+    let places = [("while they rest", 20), ("while pages wake", 8)];
+    cuts(|seed| (Box::new(SimVfs::new(seed)), 100 + 70 * (seed % 40)), &places);
+}
+
+#[test]
+fn power_cuts_while_pages_rest_and_wake_on_flash_lose_nothing() {
+    let places = [("while they rest", 4), ("while pages wake", 5)];
+    cuts(|seed| (Box::new(Flash::new(seed, false)), 1 + seed % 40), &places);
 }
 
 /// What woke is written by the cheap codec again, and rests later each time.
