@@ -4,12 +4,14 @@
     host.py compare DIR SEED STEPS   one file in many ways beside a copy in memory
     host.py descriptors DIR          closes what it may and may not close
     host.py alone DIR                asks nothing of the threads that serve
+    host.py full DIR                 fills the store, and frees it again
     host.py leave DIR HOW            writes, and ends without a sync: exit, _exit, exec, failed-exec
     host.py write DIR ACKS           writes and syncs without an end, and notes what is synced
     host.py acknowledged DIR ACKS    all of that is there
 """
 
 import ctypes
+import errno
 import mmap
 import os
 import random
@@ -238,6 +240,56 @@ def alone(directory):
             while cost() > 1000:  # the kernel tells of a file's end some time later
                 pass
         assert (calls < 1000) == is_alone, f"{calls} calls of the threads that serve, alone: {is_alone}"
+
+
+def full(directory):
+    """What does not fit is refused, by write or by sync; what is there stays, and what is removed makes space."""
+    block = 1 << 20
+    data = lambda number: random.Random(number).randbytes(block)
+
+    def fill(path):
+        descriptor, number = os.open(path, DIRECT | os.O_CREAT, 0o600), 0
+        try:
+            while True:
+                written = os.pwrite(descriptor, data(number), number * block)
+                assert written == block, f"{written} bytes of block {number}"
+                number += 1
+        except OSError as error:
+            assert error.errno == errno.ENOSPC, error
+        os.fdatasync(descriptor)
+        return descriptor, number
+
+    def is_there(descriptor, count):
+        for number in range(count):
+            assert os.pread(descriptor, block, number * block) == data(number), f"block {number}"
+
+    paths = [os.path.join(directory, name) for name in ("full", "fuller")]
+    first, count = fill(paths[0])
+    is_there(first, count)
+    # Half of it goes, by each of two ways, and others find the space; what others write is in the way then.
+    left = count // 2
+    os.ftruncate(first, left * block)
+    second, more = fill(paths[1])
+    assert more > (count - left) * 0.8, f"{more} blocks of {count - left} that were freed"
+    is_there(first, left)
+    is_there(second, more)
+    os.close(second)
+    os.unlink(paths[1])
+    with open(paths[1], "wb") as file:
+        file.write(data(0))
+    number = left
+    try:
+        while True:
+            os.pwrite(first, data(number), number * block)
+            number += 1
+    except OSError as error:
+        assert error.errno == errno.ENOSPC, error
+    assert number - left > more * 0.8, f"{number - left} blocks of {more} that were freed"
+    is_there(first, number)
+    os.close(first)
+    for path in paths:
+        os.unlink(path)
+    print(f"full with {count} blocks")
 
 
 def leave(directory, how):

@@ -41,6 +41,9 @@ echo "host: one file in many ways, seeds $SEEDS"
 (hosted "$python" "$here/host.py" descriptors "$mnt") || fail "closing all descriptors"
 ended "closing all descriptors"
 
+(hosted "$python" "$here/host.py" full "$mnt") || fail "a full store"
+ended "a full store"
+
 for how in exit _exit exec failed-exec; do
     [[ $(hosted "$python" "$here/host.py" leave "$mnt" "$how") != exec || $how = exec ]] || fail "leaving by $how"
     ended "leaving by $how"

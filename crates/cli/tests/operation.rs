@@ -464,9 +464,11 @@ fn a_store_is_mounted_without_a_place_for_its_socket() {
              for i in $(seq 1200); do mountpoint -q dir && break; sleep 0.1; done; \
              echo kept >dir/text && cat dir/text && umount dir && wait && cat log"
         );
-        let mut shell = Command::new("unshare");
-        shell.args(["--mount", "sh", "-c", &script, env!("CARGO_BIN_EXE_lacuna")]);
-        let output = shell.current_dir(scratch.path(".")).output().expect("unshare");
+        // A mount that does not end would hold the output open for ever.
+        let mut shell = Command::new("timeout");
+        shell.args(["-s", "KILL", "300", "unshare", "--mount"]);
+        shell.args(["sh", "-c", &script, env!("CARGO_BIN_EXE_lacuna")]);
+        let output = shell.current_dir(scratch.path(".")).output().expect("timeout");
         let text = String::from_utf8_lossy(&output.stdout);
         if output.status.code() == Some(77) || text.is_empty() && !rustix_is_root() {
             eprintln!("SKIPPED: mounts of one's own (needs root)");
