@@ -59,7 +59,7 @@ fn goals_are_judged_on_both_targets() {
         let [low, high] = goal.interval;
         assert!(low <= goal.ratio && goal.ratio <= high * 1.001 && goal.values["ftl"].len() == 2, "{goal:?}");
     }
-    assert_eq!(goals[3].values["raw"], [1.0, 1.0], "a raw overwrite writes what it is told to");
+    assert_eq!(goals[3].values["raw"], [1.0, 1.0], "the bare device gets each byte once");
     // Nine sectors for eight, and what a store writes in any case, which counts when there is time for few.
     assert!(goals[3].ratio >= 1.125, "{:?}", goals[3]);
     let written: Vec<_> = all.iter().filter(|report| report.pattern == "randwrite").collect();

@@ -233,7 +233,8 @@ pub enum TableKind {
         level: i32,
     },
     /// Compressed when they are flushed, each page as it is used: by LZ4 at its default level while it is written often,
-    /// by zstd once it rests. Threads of the store, or [`crate::Store::step`], encode pages that rest anew.
+    /// by zstd once it rests and is not read often. Threads of the store, or [`crate::Store::step`], encode pages anew that
+    /// rest, and those that are read often then.
     Adaptive {
         /// zstd's level for pages that rest, 0 to 22; 0 is 4.
         level: i32,
